@@ -1,0 +1,48 @@
+# tenon_library(NAME [DIR folder] [DEPS tenon::x third::y ...])
+# One target a folder: all *.cc below it, PRIVATE links to exactly the listed dependencies. The include root is
+# src/ and include/; tools/check_includes.py holds every include against DESIGN's table.
+function(tenon_library NAME)
+  cmake_parse_arguments(ARG "" "DIR" "DEPS;EXCLUDE" ${ARGN})
+  if(NOT ARG_DIR)
+    set(ARG_DIR ${NAME})
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${ARG_DIR}/*.cc)
+  if(ARG_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "${ARG_EXCLUDE}")
+  endif()
+  if(NOT sources)
+    add_library(tenon_${NAME} INTERFACE)
+    target_link_libraries(tenon_${NAME} INTERFACE ${ARG_DEPS})
+  else()
+    add_library(tenon_${NAME} STATIC ${sources})
+    target_link_libraries(tenon_${NAME} PRIVATE tenon_build_flags)
+    # PUBLIC so that a static link line is complete; include directions are held by the check.
+    target_link_libraries(tenon_${NAME} PUBLIC ${ARG_DEPS})
+    target_include_directories(tenon_${NAME} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+  endif()
+  add_library(tenon::${NAME} ALIAS tenon_${NAME})
+endfunction()
+
+# tenon_test(NAME LABELS fast SOURCES a_test.cc ... DEPS tenon::x ...): one GoogleTest executable.
+# SOURCES may be a glob pattern relative to tests/; no match, no target.
+function(tenon_test NAME)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;SOURCES;DEPS" ${ARGN})
+  set(sources)
+  foreach(pattern IN LISTS ARG_SOURCES)
+    file(GLOB matched CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${pattern})
+    list(APPEND sources ${matched})
+  endforeach()
+  if(NOT sources)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${NAME} ${sources})
+  target_link_libraries(${NAME} PRIVATE tenon_build_flags ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_definitions(${NAME} PRIVATE TENON_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                             TENON_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  gtest_discover_tests(${NAME} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${NAME}/"
+                       PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,152 @@
+// The attention layer's three classes. Everything special about one attention implementation (layout,
+// planning, kernels) stays behind them.
+//
+//   AttentionBackend   one object per (backend, KV group): says what it can do, plans, makes impls
+//   AttentionMetadata  the plan of one step: opaque, immutable, shared by all layers of the group
+//   AttentionImpl      one per layer: write_kv and forward
+//
+// Numerics, the same everywhere: LSE is natural log, f32, contiguous [T, heads]. An empty segment is out = 0,
+// lse = -inf. A key is visible iff 0 <= q_pos - k_pos < window. Cells past seq_len are masked by selection,
+// so NaN in unused cells cannot leak.
+//
+// Ownership:     backend outlives its impls and metadata. Thread safety: the engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/batch_view.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "kv_cache/layout.h"
+#include "kv_cache/pool.h"
+#include "tensor/tensor.h"
+
+namespace tenon {
+
+// What a model and a configuration ask of a backend.
+struct AttentionRequirements {
+  DeviceType device = DeviceType::kCpu;
+  DType q_dtype = DType::kF32;
+  DType kv_dtype = DType::kF16;
+  int32_t head_dim_qk = 0;
+  int32_t head_dim_v = 0;
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t block_size = 16;
+  int32_t max_decode_query_len = 1;
+  bool causal = true;
+  bool sliding_window = false;
+  bool logits_soft_cap = false;
+  bool alibi = false;
+  bool sinks = false;
+  bool kv_sharing = false;
+  bool cascade = false;
+  bool needs_lse = false;
+};
+
+enum class AttentionFeature : uint32_t {
+  kNonCausal = 1U << 0,
+  kSlidingWindow = 1U << 1,
+  kLogitsSoftCap = 1U << 2,
+  kAlibi = 1U << 3,
+  kSinks = 1U << 4,
+  kKvSharing = 1U << 5,
+  kCascade = 1U << 6,
+  kLse = 1U << 7,
+};
+
+enum class GraphSupport : uint8_t { kNever, kUniformDecode, kAlways };
+
+// What a backend offers. Plain data; the default check() is derived from it.
+struct BackendInfo {
+  std::string name;
+  std::string summary;  // one line for `tenon backends`
+  std::vector<DeviceType> devices;
+  std::vector<DType> q_dtypes;
+  std::vector<DType> kv_dtypes;
+  int32_t max_head_dim = 0;       // any size up to this one
+  int32_t head_dim_multiple = 1;
+  std::vector<int32_t> block_sizes;  // empty: any
+  std::vector<KvLayout> layouts;     // accepted, preferred first
+  uint32_t features = 0;             // AttentionFeature bits
+  GraphSupport graphs = GraphSupport::kNever;
+  int32_t max_decode_query_len = 1;
+  int32_t preference = 0;  // `auto` takes the highest that passes check(); set from measurements
+
+  [[nodiscard]] bool has(AttentionFeature feature) const {
+    return (features & static_cast<uint32_t>(feature)) != 0;
+  }
+};
+
+// Upper bounds that every step stays within; workspaces are sized from them once.
+struct AttentionLimits {
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+  int32_t max_seq_len = 0;
+};
+
+// The facts of one layer. Never asserted equal across layers.
+struct LayerParams {
+  int32_t layer = 0;
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim_qk = 0;
+  int32_t head_dim_v = 0;
+  float scale = 0.0F;                    // applied to q . k
+  std::optional<int32_t> sliding_window;  // keys visible: q_pos - k_pos < window
+  float logits_soft_cap = 0.0F;           // 0: off; else cap * tanh(s / cap)
+  KvView kv;                              // where this layer's K and V live
+};
+
+class AttentionMetadata {
+ public:
+  virtual ~AttentionMetadata() = default;
+  // Which rows go which way, for logs and tests: "decode rows 0..31 split-kv 4; prefill rows 32..33".
+  [[nodiscard]] virtual std::string describe() const = 0;
+};
+
+class AttentionImpl {
+ public:
+  virtual ~AttentionImpl() = default;
+  // Stores k[T, kv_heads * head_dim_qk], v[T, kv_heads * head_dim_v] at slots[T]; slot -1 is skipped.
+  virtual void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) = 0;
+  // out[T, q_heads * head_dim_v] from q[T, q_heads * head_dim_qk]; rows may be strided. lse[T, q_heads] is
+  // filled when not empty. Requires: metadata from this impl's backend, built for this step.
+  virtual void forward(const TensorView& q, const TensorView& out, const AttentionMetadata& metadata,
+                       std::span<float> lse = {}) = 0;
+};
+
+class AttentionBackend {
+ public:
+  virtual ~AttentionBackend() = default;
+  [[nodiscard]] virtual const BackendInfo& info() const = 0;
+  // Every reason why the requirements cannot be met; empty means yes.
+  [[nodiscard]] virtual std::vector<std::string> check(const AttentionRequirements& wanted) const;
+  // Exact worst-case bytes for any step within `limits`, from the same code that plans.
+  [[nodiscard]] virtual int64_t workspace_size(const AttentionLimits& limits) const = 0;
+  // Takes all memory the plans and impls will need. Call once before build_metadata.
+  virtual Status prepare(const AttentionLimits& limits) = 0;
+  // The plan of one step; host only, bounded time, no allocation after prepare(). The result lives in a ring of
+  // kMetadataRing plans. Errors: kInvalidArgument when the view is outside the limits or malformed.
+  static constexpr int kMetadataRing = 4;
+  virtual Result<const AttentionMetadata*> build_metadata(const BatchView& batch) = 0;
+  virtual std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) = 0;
+
+  // Block moves belong to the backend; the defaults follow the layout.
+  virtual void copy_blocks(KvPool& pool, std::span<const BlockCopy> copies);
+  virtual void swap_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> copies);
+};
+
+// What a backend is built from: the facts of its KV group and the machine.
+struct BackendContext {
+  AttentionRequirements requirements;
+  ThreadPool* pool = nullptr;  // borrowed; outlives the backend
+  std::string isa = "auto";    // as --cpu-isa
+};
+
+}  // namespace tenon

@@ -1,0 +1,51 @@
+// BatchView: what one step looks like to an attention backend. Built by the engine, read by every backend.
+//
+// Row order: decode rows first (query length <= decode threshold and context present), then short extends,
+// long extends, prefills (no context). The batch grammar writes it: "2q2k_32q1s8k" is two requests of 2048
+// query tokens on 2048 keys and 32 of 1 query token on 8192 keys ("s" defaults to the query length).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tenon {
+
+// Borrowed spans, valid for the step. B rows, T tokens.
+struct BatchView {
+  std::span<const int32_t> query_start_loc;  // [B + 1], tokens; row b owns query tokens [loc[b], loc[b+1])
+  std::span<const int32_t> seq_lens;         // [B], keys visible to the last query token, this step's included
+  std::span<const int32_t> page_indptr;      // [B + 1] into page_indices
+  std::span<const int32_t> page_indices;     // block ids, row by row: ceil(seq_len / block_size) each
+  std::span<const int64_t> slot_mapping;     // [T] where token t's K and V go; -1: nowhere (padding)
+  int32_t num_decode_rows = 0, num_extend_rows = 0, num_prefill_rows = 0;
+  int32_t num_decode_tokens = 0, num_extend_tokens = 0, num_prefill_tokens = 0;
+  int32_t max_query_len = 0;
+  int32_t max_seq_len = 0;
+
+  [[nodiscard]] int32_t num_rows() const { return static_cast<int32_t>(seq_lens.size()); }
+  [[nodiscard]] int32_t num_tokens() const {
+    return query_start_loc.empty() ? 0 : query_start_loc.back();
+  }
+  [[nodiscard]] int32_t query_len(int32_t row) const {
+    return query_start_loc[static_cast<size_t>(row) + 1] - query_start_loc[static_cast<size_t>(row)];
+  }
+};
+
+// One term of the batch grammar.
+struct BatchSpecRow {
+  int32_t query_len = 0;
+  int32_t seq_len = 0;
+};
+// "2q2k_32q1s8k" -> 34 rows. Errors: kInvalidArgument with the position of the mistake.
+Result<std::vector<BatchSpecRow>> parse_batch_spec(std::string_view spec);
+
+// Checks the whole view against the pool: monotone indptrs, page counts, page ids in [0, num_blocks), slots in
+// range, seq_len >= query_len, row classes. Errors name the row. Run in tests and debug builds.
+Status validate_batch_view(const BatchView& view, int32_t block_size, int64_t num_blocks);
+
+}  // namespace tenon

@@ -1,0 +1,58 @@
+// How KV bytes are arranged: logical axes layer (L), block (B), head (H), token (N), content (C: the head's
+// K followed by its V), and a stride order over them. The engine resolves one layout from what the chosen
+// attention backends accept; pool and backends only ever see strided views with 64-bit offsets.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+namespace tenon {
+
+// Outermost axis first. C is always innermost and dense.
+enum class KvLayout : uint8_t {
+  kLBHNC,  // per layer: blocks of [head, token, K|V]; a head's tokens are contiguous ("HND")
+  kLBNHC,  // per layer: blocks of [token, head, K|V] ("NHD")
+  kBLHNC,  // all layers of a block together: one copy moves a block
+};
+[[nodiscard]] std::string_view kv_layout_name(KvLayout layout);
+
+// What one KV group stores.
+struct KvCacheSpec {
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim_k = 0;
+  int32_t head_dim_v = 0;
+  int32_t block_size = 16;  // tokens per block
+  DType dtype = DType::kF16;  // f32, f16, bf16
+
+  // Bytes of one block over all layers.
+  [[nodiscard]] int64_t bytes_per_block() const;
+};
+
+// The KV cells of one layer. Element (block, head, token, i) of K is at
+// base + block * block_stride + head * head_stride + token * token_stride + i; V the same plus v_offset.
+// All strides are in elements of `dtype`. Slot s is token s % block_size of block s / block_size.
+struct KvView {
+  void* base = nullptr;
+  DType dtype = DType::kF16;
+  int64_t num_blocks = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim_k = 0;
+  int32_t head_dim_v = 0;
+  int32_t block_size = 0;
+  int64_t block_stride = 0;
+  int64_t head_stride = 0;
+  int64_t token_stride = 0;
+  int64_t v_offset = 0;
+  float k_scale = 1.0F;  // stored value * scale = real value; used on the write and on the read path
+  float v_scale = 1.0F;
+
+  [[nodiscard]] int64_t k_offset(int64_t block, int64_t head, int64_t token) const {
+    return block * block_stride + head * head_stride + token * token_stride;
+  }
+};
+
+}  // namespace tenon

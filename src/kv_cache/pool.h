@@ -1,0 +1,43 @@
+// The bytes of a KV cache on one device (or in host memory, for swapped-out blocks).
+//
+// Ownership:     owns the memory; views are valid as long as the pool lives.
+// Thread safety: the engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "kv_cache/layout.h"
+#include "tensor/tensor.h"
+
+namespace tenon {
+
+struct BlockCopy {
+  int32_t src = 0;
+  int32_t dst = 0;
+};
+
+class KvPool {
+ public:
+  // Errors: kResourceExhausted with the bytes wanted when the memory cannot be had.
+  static Result<KvPool> create(const KvCacheSpec& spec, KvLayout layout, int64_t num_blocks);
+
+  [[nodiscard]] const KvCacheSpec& spec() const { return spec_; }
+  [[nodiscard]] KvLayout layout() const { return layout_; }
+  [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }
+  [[nodiscard]] int64_t bytes() const { return static_cast<int64_t>(buffer_.size()); }
+  [[nodiscard]] KvView view(int32_t layer) const;
+
+ private:
+  KvCacheSpec spec_;
+  KvLayout layout_ = KvLayout::kLBHNC;
+  int64_t num_blocks_ = 0;
+  Buffer buffer_;
+};
+
+// Copies whole blocks of all layers from `src` to `dst` (the same pool for copy-on-write, two pools for
+// swapping). Requires: equal specs and layouts, ids in range. Later copies see the result of earlier ones.
+void copy_kv_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> copies);
+
+}  // namespace tenon
