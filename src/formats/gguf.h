@@ -6,11 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -78,7 +79,8 @@ class GgufFile {
   uint32_t version_ = 0;
   std::vector<std::pair<std::string, GgufValue>> metadata_;
   std::vector<GgufTensor> tensors_;
-  std::unordered_map<std::string, size_t> metadata_index_, tensor_index_;
+  // Ordered maps: a crafted file cannot slow them down with colliding hashes.
+  std::map<std::string, size_t, std::less<>> metadata_index_, tensor_index_;
 };
 
 }  // namespace tenon
