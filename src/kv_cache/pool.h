@@ -7,16 +7,12 @@
 #include <cstdint>
 #include <span>
 
+#include "base/block_copy.h"
 #include "base/status.h"
 #include "kv_cache/layout.h"
 #include "tensor/tensor.h"
 
 namespace tenon {
-
-struct BlockCopy {
-  int32_t src = 0;
-  int32_t dst = 0;
-};
 
 class KvPool {
  public:

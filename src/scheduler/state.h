@@ -1,0 +1,74 @@
+// Everything a plan depends on, as plain data: configuration, requests, queues, block ids.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kv_cache/index/block_manager.h"
+#include "scheduler/request.h"
+#include "scheduler/request_table.h"
+#include "tenon/config.h"
+
+namespace tenon {
+
+// Limits of one step.
+struct StepBudget {
+  int32_t max_num_batched_tokens = 512;
+  int32_t max_num_seqs = 64;  // requests running at once
+  bool chunked_prefill = true;
+};
+
+// What `auto` preemption compares, in seconds: tokens computed again against blocks copied out and back in.
+struct PreemptionCosts {
+  double seconds_per_token = 1e-3;  // prefill time of one token
+  double seconds_per_block = 1e-5;  // one copy of one block
+};
+
+struct SchedulerConfig {
+  int32_t num_blocks = 0;       // blocks of the device pool, the null block 0 included
+  int32_t num_host_blocks = 0;  // blocks of the swap pool; 0: preemption is always by recompute
+  int32_t block_size = 16;
+  bool prefix_caching = true;
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  PreemptionMode preemption_mode = PreemptionMode::kAuto;
+  PreemptionCosts costs;
+  StepBudget budget;  // the largest that plan() will be given; add() refuses what cannot run within it
+  std::optional<HashKey> hash_key;  // of the prefix index; random if not set
+};
+
+// Counters since start. They only grow.
+struct SchedulerStats {
+  uint64_t prompt_tokens = 0;         // of requests at their first admission: each prompt once
+  uint64_t prompt_tokens_cached = 0;  // of those, found in the prefix cache
+  uint64_t recomputed_tokens = 0;     // computed again after a preemption
+  uint64_t prefix_queries = 0;        // prompt tokens looked up in the prefix cache, at first admission
+  uint64_t prefix_hits = 0;           // of those, found
+  uint64_t preemptions_swap = 0;
+  uint64_t preemptions_recompute = 0;
+  uint64_t steps = 0;  // committed
+};
+
+struct SchedulerState {
+  explicit SchedulerState(const SchedulerConfig& settings);
+
+  SchedulerConfig config;
+  BlockManager blocks;
+  BlockAllocator host_blocks;
+  RequestTable requests;
+  // Slots, each queue sorted by runs_before().
+  std::vector<int32_t> running, waiting, swapped;
+  StepId last_applied = 0;
+  StepId last_committed = 0;
+  uint64_t num_arrivals = 0;
+  SchedulerStats stats;
+
+  // The one order of requests: who is served first and preempted last.
+  [[nodiscard]] bool runs_before(int32_t slot_a, int32_t slot_b) const;
+  // In a step that was applied and not yet committed.
+  [[nodiscard]] bool busy(const ScheduledRequest& request) const {
+    return request.last_step > last_committed;
+  }
+};
+
+}  // namespace tenon
