@@ -36,6 +36,14 @@ struct BatchView {
   }
 };
 
+// Pages that `seq_len` keys take, and keys in the last of them (block_size when it is full; 0 without keys).
+[[nodiscard]] inline int32_t num_pages(int32_t seq_len, int32_t block_size) {
+  return static_cast<int32_t>((int64_t{seq_len} + block_size - 1) / block_size);
+}
+[[nodiscard]] inline int32_t last_page_len(int32_t seq_len, int32_t block_size) {
+  return seq_len == 0 ? 0 : (seq_len - 1) % block_size + 1;
+}
+
 // One term of the batch grammar.
 struct BatchSpecRow {
   int32_t query_len = 0;
@@ -44,8 +52,13 @@ struct BatchSpecRow {
 // "2q2k_32q1s8k" -> 34 rows. Errors: kInvalidArgument with the position of the mistake.
 Result<std::vector<BatchSpecRow>> parse_batch_spec(std::string_view spec);
 
-// Checks the whole view against the pool: monotone indptrs, page counts, page ids in [0, num_blocks), slots in
-// range, seq_len >= query_len, row classes. Errors name the row. Run in tests and debug builds.
+// Checks the shape of the view in O(rows): monotone indptrs, page counts, seq_len >= query_len (or 0: a row
+// without keys, whose output is 0 and lse -inf), row classes and maxima. Errors name the row. Every
+// build_metadata runs it.
+Status validate_batch_rows(const BatchView& view, int32_t block_size);
+
+// validate_batch_rows, and everything against the pool: page ids in [0, num_blocks), slots in range. Errors
+// name the row. Run in tests and debug builds.
 Status validate_batch_view(const BatchView& view, int32_t block_size, int64_t num_blocks);
 
 }  // namespace tenon
