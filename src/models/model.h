@@ -26,7 +26,6 @@ struct ModelInput {
   std::span<const int32_t> token_ids;       // [T]
   std::span<const int32_t> positions;       // [T]
   std::span<const int64_t> slot_mapping;    // [T]
-  std::span<const int32_t> logits_rows;     // rows of [0, T) whose logits are wanted
   const AttentionMetadata* attention = nullptr;
 };
 
@@ -37,11 +36,14 @@ class Model {
   // Per-layer facts without the KV view (layer index, heads, scale, window, soft cap).
   [[nodiscard]] virtual std::vector<LayerParams> layers() const = 0;
   virtual void attach_attention(std::vector<std::unique_ptr<AttentionImpl>> impls) = 0;
-  // Takes activation memory for steps of up to max_tokens tokens and max_logits_rows logits rows, so that
-  // forward() does not allocate.
+  // Takes activation memory for steps of up to max_tokens tokens and for logits() of up to max_logits_rows rows, so
+  // that neither call allocates.
   virtual Status reserve(int32_t max_tokens, int32_t max_logits_rows) = 0;
-  // logits[logits_rows.size(), vocab_size], f32.
-  virtual void forward(const ModelInput& input, const TensorView& logits) = 0;
+  // Runs all layers; the final hidden states stay inside until the next call.
+  virtual void forward(const ModelInput& input) = 0;
+  // out[rows.size(), vocab_size], f32: the logits of these rows of the last forward(). A separate call, so that logits
+  // of a whole prompt can be taken in slices instead of one tokens x vocabulary matrix.
+  virtual void logits(std::span<const int32_t> rows, const TensorView& out) = 0;
   [[nodiscard]] virtual int64_t weight_bytes() const = 0;      // memory held by weights
   [[nodiscard]] virtual std::string weight_summary() const = 0;  // "Q4_1 (211), F32 (61)"
 };
