@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "scheduler/planner.h"
 #include "scheduler/request.h"
 #include "scheduler/state.h"
 #include "scheduler/step_plan.h"
@@ -42,9 +43,10 @@ class Scheduler {
   // Requires: validate(config).ok().
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Blocks that a request of this size needs at its longest. Its last token is never computed, unless it is the
-  // prompt's.
-  [[nodiscard]] int32_t blocks_needed(int32_t num_prompt_tokens, int32_t max_total_tokens) const;
+  // Blocks that a request of this size needs at its longest.
+  [[nodiscard]] int32_t blocks_needed(int32_t num_prompt_tokens, int32_t max_total_tokens) const {
+    return state_.blocks_needed(num_prompt_tokens, max_total_tokens);
+  }
   // Errors: kInvalidArgument if such a request could never run, alone in the pool.
   [[nodiscard]] Status check_fits(int32_t num_prompt_tokens, int32_t max_total_tokens) const;
 
@@ -53,10 +55,11 @@ class Scheduler {
   // Ends a request in any state and frees everything it holds; false if there is none with this id.
   bool abort(RequestId id);
 
-  void plan(const StepBudget& budget, StepPlan* plan) const;
+  void plan(const StepBudget& budget, StepPlan* plan) const { plan_step(state_, budget, plan); }
   void apply(StepPlan* plan);
-  // results[i] belongs to plan.rows[i]; rows of requests aborted since are skipped. A row with `sample` set needs
-  // a token or `finished`. Requires: the oldest uncommitted plan, results.size() == rows.size().
+  // results[i] belongs to plan.rows[i]; rows of requests aborted since are skipped. Requires: the oldest
+  // uncommitted plan; results.size() == rows.size(); a row with `sample` set has a token or is finished, and is
+  // finished when its token is the last of max_total_tokens.
   void commit(const StepPlan& plan, std::span<const RowResult> results);
 
   [[nodiscard]] const SchedulerState& state() const { return state_; }
@@ -77,9 +80,9 @@ class Scheduler {
  private:
   void preempt(const Preemption& preemption, StepPlan* plan);
   void take_hits(const Admission& admission, std::span<const int32_t> hits);
+  void grow(const PlanRow& row);
   void admit(const Admission& admission, StepPlan* plan);
-  void publish_full_blocks(ScheduledRequest& request);
-  void release_all(ScheduledRequest& request);
+  void advance(const PlanRow& row, const RowResult& result);
   void remove(int32_t slot);
 
   SchedulerState state_;

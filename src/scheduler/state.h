@@ -1,6 +1,7 @@
 // Everything a plan depends on, as plain data: configuration, requests, queues, block ids.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -63,6 +64,11 @@ struct SchedulerState {
   uint64_t num_arrivals = 0;
   SchedulerStats stats;
 
+  // Blocks that a request of this size holds at its longest. Its last token is never computed, unless it is the
+  // prompt's.
+  [[nodiscard]] int32_t blocks_needed(int32_t num_prompt_tokens, int32_t max_total_tokens) const {
+    return blocks.blocks_for(std::max(num_prompt_tokens, max_total_tokens - 1));
+  }
   // The one order of requests: who is served first and preempted last.
   [[nodiscard]] bool runs_before(int32_t slot_a, int32_t slot_b) const;
   // In a step that was applied and not yet committed.

@@ -53,6 +53,12 @@ struct Admission {
   int32_t num_copies = 0;     // its share of swap_in_copies, in order
 };
 
+// Work memory of plan_step(), kept with the plan so that a reused one does not allocate.
+struct PlanScratch {
+  std::vector<int32_t> ref_deltas;  // by block; all zero between plans
+  std::vector<int32_t> touched;     // blocks with a delta
+};
+
 struct StepPlan {
   StepId step = 0;
   std::vector<PlanRow> rows;  // decode, then extend (short before long), then prefill; at most one a request
@@ -66,9 +72,10 @@ struct StepPlan {
   std::vector<BlockCopy> swap_out_copies;  // src: device block, dst: host block
   std::vector<BlockCopy> swap_in_copies;   // src: host block, dst: device block
 
-  // Nothing to execute (but preemptions and copies may still be there to apply).
-  [[nodiscard]] bool empty() const { return rows.empty() && preemptions.empty() && admissions.empty(); }
-  void clear();
+  PlanScratch scratch;
+
+  // Nothing to do at all. A plan without rows may still preempt, and then has to be applied and committed.
+  [[nodiscard]] bool empty() const { return rows.empty() && preemptions.empty(); }
 };
 
 // What came out for row i of a plan.
