@@ -23,7 +23,7 @@ ALLOWED = {
     "models": {"attention", "kernels", "tensor", "kv_cache", "formats", "base"},
     "sampling": {"kernels", "tensor", "base", "tenon"},
     "text": {"base", "formats"},
-    "scheduler": {"kv_cache/index", "base"},
+    "scheduler": {"tenon", "kv_cache/index", "base"},
     "engine": {"tenon", "base", "tensor", "kernels", "kv_cache", "kv_cache/index", "attention", "models", "sampling",
                "scheduler"},
     "server": {"tenon", "text", "base"},
@@ -40,6 +40,7 @@ THIRD_PARTY = {
     "pcre2": {"text"},
     "utf8proc": {"text"},
     "yaml-cpp/": {"cli"},
+    "editline/": {"cli"},
     "hwy/": {"attention", "kernels"},
     "nlohmann/": {"text", "server", "formats", "models", "cli"},
 }

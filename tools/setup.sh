@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 packages=(
   g++ make cmake ninja-build ccache pkg-config python3 python3-pip
   libboost1.81-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev prometheus-cpp-dev
-  libpcre2-dev libutf8proc-dev libyaml-cpp-dev libhwy-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libpcre2-dev libutf8proc-dev libyaml-cpp-dev libhwy-dev libedit-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 
 missing=()

@@ -1,0 +1,34 @@
+// From a configuration to the parts of an engine: threads, operators, model, attention backend, KV memory.
+#pragma once
+
+#include <memory>
+
+#include "attention/backend.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "kernels/ops.h"
+#include "kv_cache/pool.h"
+#include "models/model.h"
+#include "scheduler/scheduler.h"
+#include "tenon/engine.h"
+
+namespace tenon {
+
+// Destroyed in reverse order: a model's attention impls borrow from the backend and the pool.
+struct EngineParts {
+  std::unique_ptr<ThreadPool> threads;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<KvPool> kv;       // device blocks
+  std::unique_ptr<KvPool> kv_host;  // swapped-out blocks; null without swap space
+  std::unique_ptr<AttentionBackend> attention;
+  std::unique_ptr<Model> model;
+  SchedulerConfig scheduler;
+  ModelInfo info;
+};
+
+// Rows of logits computed at once; more are taken in slices, so that a large vocabulary costs bounded memory.
+inline constexpr int32_t kLogitsSlice = 64;
+
+Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress& progress);
+
+}  // namespace tenon
