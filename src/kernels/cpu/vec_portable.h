@@ -1,0 +1,126 @@
+// Vectors of 4 lanes in the compiler's own vector types: the interface every vec_*.h has.
+//   F: float lanes. I: int32 lanes. B: 4 bytes a lane.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace tenon::cpu {
+
+struct VecPortable {
+  static constexpr const char* kName = "portable";
+  static constexpr int kLanes = 4;
+  static constexpr int kQuantTile = 2;     // tokens that share one unpacking of quantised weights
+  static constexpr int kFloatTile = 4;     // tokens of a float tile ...
+  static constexpr int kFloatVectors = 2;  // ... and vectors of rows
+
+  using F = float __attribute__((vector_size(16)));
+  using I = int32_t __attribute__((vector_size(16)));
+  using B = uint16_t __attribute__((vector_size(16)));
+
+  static F set1(float value) { return F{value, value, value, value}; }
+  static F load(const float* from) {
+    F value;
+    std::memcpy(&value, from, sizeof(value));
+    return value;
+  }
+  static void store(float* to, F value) { std::memcpy(to, &value, sizeof(value)); }
+  // Lanes from `count` on read as 0 and are not written.
+  static F load_partial(const float* from, int64_t count) {
+    F value = set1(0.0F);
+    std::memcpy(&value, from, static_cast<size_t>(count) * sizeof(float));
+    return value;
+  }
+  static void store_partial(float* to, F value, int64_t count) {
+    std::memcpy(to, &value, static_cast<size_t>(count) * sizeof(float));
+  }
+  static F load_f16(const void* from) {
+    using Half4 = uint16_t __attribute__((vector_size(8)));
+    Half4 halves;
+    std::memcpy(&halves, from, sizeof(halves));
+    const I wide = __builtin_convertvector(halves, I);
+    const I magnitude = wide & 0x7FFF;
+    // The exponent is rebased by a multiplication, which also normalises subnormals; infinity and NaN
+    // then only lack the upper exponent bits.
+    const I rebased = (I)((F)(magnitude << 13) * set1(0x1p112F));
+    const I special = (magnitude >= 0x7C00) & 0x7F800000;
+    return (F)(rebased | special | ((wide & 0x8000) << 16));
+  }
+  static F load_bf16(const void* from) {
+    using Half4 = uint16_t __attribute__((vector_size(8)));
+    Half4 halves;
+    std::memcpy(&halves, from, sizeof(halves));
+    return (F)(__builtin_convertvector(halves, I) << 16);
+  }
+
+  static F add(F a, F b) { return a + b; }
+  static F sub(F a, F b) { return a - b; }
+  static F mul(F a, F b) { return a * b; }
+  static F div(F a, F b) { return a / b; }
+  static F fma(F a, F b, F c) { return a * b + c; }
+  // The second operand where either is NaN.
+  static F max(F a, F b) { return a > b ? a : b; }
+  static F min(F a, F b) { return a < b ? a : b; }
+  static F swap_pairs(F a) { return __builtin_shufflevector(a, a, 1, 0, 3, 2); }
+  static float reduce_add(F a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+  static float reduce_max(F a) {
+    const F b = max(a, __builtin_shufflevector(a, a, 2, 3, 0, 1));
+    return b[0] > b[1] ? b[0] : b[1];
+  }
+  // 2^n for a float that is 1.5 * 2^23 + n: the low bits of its mantissa are n.
+  static F pow2_of_shifted(F shifted) { return (F)(((I)shifted + 127) << 23); }
+
+  static I zero_int() { return I{0, 0, 0, 0}; }
+  static F to_float(I a) { return __builtin_convertvector(a, F); }
+  // Maximum of `so_far` and the bits of |x|, which order like the values and put NaN above infinity.
+  static I max_abs_bits(I so_far, F x) {
+    const I bits = (I)x & 0x7FFFFFFF;
+    return bits > so_far ? bits : so_far;
+  }
+  static int32_t reduce_max(I a) {
+    int32_t result = a[0];
+    for (int i = 1; i < kLanes; ++i) result = a[i] > result ? a[i] : result;
+    return result;
+  }
+  static int32_t reduce_add(I a) { return (a[0] + a[1]) + (a[2] + a[3]); }
+  // Rounds to nearest even. Requires: |x| < 2^22.
+  static I round_to_int(F x) {
+    const F shift = set1(0x1.8p23F);
+    return (I)(x + shift) - (I)shift;
+  }
+  static void store_int8(int8_t* to, I a) {
+    for (int i = 0; i < kLanes; ++i) to[i] = static_cast<int8_t>(a[i]);
+  }
+  static I add(I a, I b) { return a + b; }
+
+  static B load_bytes(const void* from) {
+    B value;
+    std::memcpy(&value, from, sizeof(value));
+    return value;
+  }
+  static B bits(B a, uint8_t mask) { return a & static_cast<uint16_t>(mask * 0x0101); }
+  static B either(B a, B b) { return a | b; }
+  template <int kShift>  // left, or right when negative; bits move between neighbouring bytes
+  static B shift(B a) {
+    if constexpr (kShift >= 0) return a << kShift;
+    return a >> -kShift;
+  }
+  // Per lane: sum over chunks c < kChunks of 4 products w[c] * a[4c..4c+3]; w <= kMax.
+  template <int kMax, int kChunks>
+  static I dot(const B* w, const int8_t* a) {
+    using Short8 = int16_t __attribute__((vector_size(16)));
+    I sum = zero_int();
+    for (int c = 0; c < kChunks; ++c) {
+      const int8_t* q = a + 4 * c;
+      // Products fit 16 bits (255 * 127), their sums do not.
+      const Short8 even = (Short8)(w[c] & 0x00FF) * Short8{q[0], q[2], q[0], q[2], q[0], q[2], q[0], q[2]};
+      const Short8 odd = (Short8)(w[c] >> 8) * Short8{q[1], q[3], q[1], q[3], q[1], q[3], q[1], q[3]};
+      sum += (((I)even << 16) >> 16) + ((I)even >> 16) + (((I)odd << 16) >> 16) + ((I)odd >> 16);
+    }
+    return sum;
+  }
+  // What a quant of 8 bits has to be read as: see vec_avx2.h.
+  static constexpr bool kSignedBytes = false;
+};
+
+}  // namespace tenon::cpu
