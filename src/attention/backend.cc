@@ -116,6 +116,17 @@ class Checker {
 
 }  // namespace
 
+Status check_batch_limits(const BatchView& batch, const AttentionLimits& limits) {
+  if (batch.num_rows() <= limits.max_num_seqs &&
+      batch.num_tokens() <= limits.max_num_batched_tokens &&
+      batch.max_seq_len <= limits.max_seq_len) {
+    return ok_status();
+  }
+  return invalid_argument("batch: {} rows, {} tokens, {} keys exceed the limits {}, {}, {}",
+                          batch.num_rows(), batch.num_tokens(), batch.max_seq_len,
+                          limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_seq_len);
+}
+
 std::vector<std::string> AttentionBackend::check(const AttentionRequirements& wanted) const {
   return Checker(info(), wanted).run();
 }

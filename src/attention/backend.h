@@ -103,6 +103,9 @@ struct LayerParams {
   KvView kv;                              // where this layer's K and V live
 };
 
+// kInvalidArgument when the batch exceeds the limits; every build_metadata asks.
+Status check_batch_limits(const BatchView& batch, const AttentionLimits& limits);
+
 class AttentionMetadata {
  public:
   virtual ~AttentionMetadata() = default;
@@ -132,7 +135,8 @@ class AttentionBackend {
   // Takes all memory the plans and impls will need. Call once before build_metadata.
   virtual Status prepare(const AttentionLimits& limits) = 0;
   // The plan of one step; host only, bounded time, no allocation after prepare(). The result lives in a ring of
-  // kMetadataRing plans. Errors: kInvalidArgument when the view is outside the limits or malformed.
+  // kMetadataRing plans and borrows the view's spans, which must stay unchanged until the step's last forward().
+  // Errors: kInvalidArgument when the view is outside the limits or malformed.
   static constexpr int kMetadataRing = 4;
   virtual Result<const AttentionMetadata*> build_metadata(const BatchView& batch) = 0;
   virtual std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) = 0;

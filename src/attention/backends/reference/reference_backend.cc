@@ -173,13 +173,7 @@ class ReferenceBackend final : public AttentionBackend {
 
   Result<const AttentionMetadata*> build_metadata(const BatchView& batch) override {
     TENON_RETURN_IF_ERROR(validate_batch_rows(batch, requirements_.block_size));
-    if (batch.num_rows() > limits_.max_num_seqs || batch.max_seq_len > limits_.max_seq_len ||
-        batch.num_tokens() > limits_.max_num_batched_tokens) {
-      return invalid_argument("batch: {} rows, {} tokens, {} keys exceed the limits {}, {}, {}",
-                              batch.num_rows(), batch.num_tokens(), batch.max_seq_len,
-                              limits_.max_num_seqs, limits_.max_num_batched_tokens,
-                              limits_.max_seq_len);
-    }
+    TENON_RETURN_IF_ERROR(check_batch_limits(batch, limits_));
     ReferenceMetadata& metadata = ring_[next_];
     next_ = (next_ + 1) % ring_.size();
     metadata.batch = batch;
