@@ -14,8 +14,9 @@ Status check_request(const SchedulerState& state, const ScheduledRequest& reques
   const bool swapped = request.state == RequestState::kSwapped;
   if (!running && num_blocks > 0) return internal_error("request {}: does not run but has blocks", id);
   if (!swapped && num_host > 0) return internal_error("request {}: not swapped but on the host", id);
-  if (running && num_blocks < state.blocks.blocks_for(request.num_computed + 1)) {
-    return internal_error("request {}: {} blocks for {} tokens", id, num_blocks, request.num_computed);
+  // The newest token's block comes with the row that computes it.
+  if (running && num_blocks < state.blocks.blocks_for(request.num_tokens() - 1)) {
+    return internal_error("request {}: {} blocks for {} tokens", id, num_blocks, request.num_tokens());
   }
   if (swapped && num_host != state.blocks.blocks_for(request.num_computed)) {
     return internal_error("request {}: {} host blocks for {} tokens", id, num_host,

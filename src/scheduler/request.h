@@ -13,10 +13,10 @@ namespace tenon {
 
 struct NewRequest {
   RequestId id = 0;             // unique among live requests
-  std::vector<int32_t> prompt;  // not empty
+  std::vector<int32_t> prompt = {};  // not empty
   int32_t max_total_tokens = 0;  // prompt and output together, at least the prompt
   int32_t priority = 0;          // lower runs earlier; ignored under FCFS
-  std::string cache_salt;
+  std::string cache_salt = {};
   // Off when logits of every prompt position are wanted (echo, prompt_logprobs): all of the prompt is computed.
   bool read_prefix_cache = true;
 };

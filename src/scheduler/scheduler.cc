@@ -167,6 +167,12 @@ void Scheduler::grow(const PlanRow& row) {
 void Scheduler::admit(const Admission& admission, StepPlan* plan) {
   ScheduledRequest& request = state_.requests.at(admission.slot);
   dequeue(state_, admission.slot);
+  // All memory it will need, so that the steps of a running request do not allocate.
+  const auto max_blocks =
+      static_cast<size_t>(blocks_needed(request.num_prompt_tokens, request.max_total_tokens));
+  request.tokens.reserve(static_cast<size_t>(request.max_total_tokens));
+  request.block_table.reserve(max_blocks);
+  request.chain.reserve(max_blocks + 1);
   state_.blocks.allocate(admission.num_new_blocks, request.block_table);
   request.num_published = admission.num_hits;
   if (admission.from_swap) {

@@ -33,9 +33,9 @@ struct SchedulerConfig {
   bool prefix_caching = true;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   PreemptionMode preemption_mode = PreemptionMode::kAuto;
-  PreemptionCosts costs;
-  StepBudget budget;  // the largest that plan() will be given; add() refuses what cannot run within it
-  std::optional<HashKey> hash_key;  // of the prefix index; random if not set
+  PreemptionCosts costs = {};
+  StepBudget budget = {};  // the largest that plan() will be given; add() refuses what cannot run within it
+  std::optional<HashKey> hash_key = std::nullopt;  // of the prefix index; random if not set
 };
 
 // Counters since start. They only grow.

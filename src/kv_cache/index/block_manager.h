@@ -24,7 +24,7 @@ struct BlockManagerOptions {
   int32_t block_size = 16;
   int32_t kv_group = 0;
   bool prefix_caching = true;
-  std::optional<HashKey> hash_key;  // random if not set
+  std::optional<HashKey> hash_key = std::nullopt;  // random if not set
 };
 
 class BlockManager {

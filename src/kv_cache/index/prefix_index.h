@@ -23,7 +23,7 @@ using BlockHash = Hash128;
 // What must be equal, besides the tokens, for two sequences to share blocks.
 struct PrefixScope {
   int32_t kv_group = 0;
-  std::string cache_salt;
+  std::string cache_salt = {};
 };
 
 class PrefixIndex {

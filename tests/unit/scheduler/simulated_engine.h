@@ -1,0 +1,252 @@
+// A scheduler with a pretended model under it, for tests of everything above tensors.
+//
+// Each KV cell holds a fingerprint of all tokens up to its own (and of the cache salt), the next token is a pure
+// function of that fingerprint, and every row reads all cells of its context through its block table. A wrong slot, a
+// stale prefix hit, a lost swap copy or a block freed too early changes what is read and fails at once.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace tenon::testing {
+
+using Fingerprint = uint64_t;
+
+inline Fingerprint mix(Fingerprint before, uint64_t value) {
+  uint64_t x = (before ^ value) * 0x9e3779b97f4a7c15ULL + 0x632be59bd9b4e019ULL;
+  x ^= x >> 31;
+  return x * 0xbf58476d1ce4e5b9ULL ^ x >> 29;
+}
+
+struct SimulatedModel {
+  int32_t vocab_size = 1000;
+  int32_t end_token = -1;  // ends a request when sampled
+
+  [[nodiscard]] static Fingerprint begin(const std::string& salt) {
+    Fingerprint print = 1;
+    for (const char c : salt) print = mix(print, static_cast<uint8_t>(c));
+    return print;
+  }
+  [[nodiscard]] static Fingerprint next(Fingerprint before, int32_t token) {
+    return mix(before, static_cast<uint64_t>(token) + 17);
+  }
+  [[nodiscard]] int32_t sample(Fingerprint print) const {
+    return static_cast<int32_t>(mix(print, 5) % static_cast<uint64_t>(vocab_size));
+  }
+  // What the request must yield whatever else is in the batch.
+  [[nodiscard]] std::vector<int32_t> expected_output(const NewRequest& request) const {
+    Fingerprint print = begin(request.cache_salt);
+    for (const int32_t token : request.prompt) print = next(print, token);
+    std::vector<int32_t> output;
+    const auto prompt = static_cast<int32_t>(request.prompt.size());
+    while (prompt + static_cast<int32_t>(output.size()) < request.max_total_tokens) {
+      output.push_back(sample(print));
+      if (output.back() == end_token) break;
+      print = next(print, output.back());
+    }
+    return output;
+  }
+};
+
+class SimulatedEngine {
+ public:
+  SimulatedEngine(const SchedulerConfig& config, SimulatedModel model)
+      : scheduler(config),
+        model_(model),
+        device_(static_cast<size_t>(config.num_blocks) * static_cast<size_t>(config.block_size)),
+        host_(static_cast<size_t>(config.num_host_blocks) * static_cast<size_t>(config.block_size)),
+        budget(config.budget) {}
+
+  void add(NewRequest request) {
+    Client& client = clients_[request.id];
+    client.salt = request.cache_salt;
+    client.expected = model_.expected_output(request);
+    client.prompt = request.prompt;
+    const Status status = scheduler.add(std::move(request));
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+
+  void abort(RequestId id) {
+    EXPECT_TRUE(scheduler.abort(id));
+    clients_.erase(id);
+  }
+
+  // Plans and applies one step. Its work happens now, or, as on a device that lags behind, only when it is committed.
+  // False if there was nothing to do.
+  bool issue(bool lagging = false) {
+    if (!spare_.empty()) {
+      in_flight_.push_back(std::move(spare_.back()));
+      spare_.pop_back();
+    } else {
+      in_flight_.emplace_back();
+    }
+    Flight& flight = in_flight_.back();
+    flight.executed = false;
+    flight.work.clear();
+    scheduler.plan(budget, &flight.plan);
+    if (flight.plan.empty()) {
+      spare_.push_back(std::move(flight));
+      in_flight_.pop_back();
+      return false;
+    }
+    check_plan(flight.plan);
+    scheduler.apply(&flight.plan);
+    // Copies go through one queue in the order of the steps, ahead of their own step's rows.
+    for (const BlockCopy& copy : flight.plan.swap_out_copies) copy_block(device_, copy.src, host_, copy.dst);
+    for (const BlockCopy& copy : flight.plan.swap_in_copies) copy_block(host_, copy.src, device_, copy.dst);
+    for (const PlanRow& row : flight.plan.rows) {
+      const ScheduledRequest& request = scheduler.request(row.slot);
+      flight.work.push_back({request.tokens, request.block_table, clients_.at(row.id).salt});
+    }
+    if (!lagging) execute(flight);
+    return true;
+  }
+
+  // Commits the oldest step. Requires: one is in flight.
+  void commit() {
+    Flight flight = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    if (!flight.executed) execute(flight);
+    for (size_t i = 0; i < flight.plan.rows.size(); ++i) deliver(flight.plan.rows[i], flight.results[i]);
+    scheduler.commit(flight.plan, flight.results);
+    spare_.push_back(std::move(flight));
+  }
+
+  // One synchronous step; false if there was nothing to do.
+  bool step() {
+    if (!issue()) return false;
+    last_plan = in_flight_.back().plan;
+    commit();
+    return true;
+  }
+  void run_to_end(int max_steps = 100000) {
+    while (scheduler.has_requests() && max_steps-- > 0) ASSERT_TRUE(step());
+    ASSERT_FALSE(scheduler.has_requests());
+  }
+
+  [[nodiscard]] size_t num_in_flight() const { return in_flight_.size(); }
+  [[nodiscard]] const StepPlan& newest_plan() const { return in_flight_.back().plan; }
+  [[nodiscard]] bool lives(RequestId id) const { return clients_.contains(id); }
+
+  Scheduler scheduler;
+  StepPlan last_plan;  // of step()
+  std::map<RequestId, std::vector<int32_t>> finished;  // outputs
+
+ private:
+  struct Cell {
+    int32_t position = -1;
+    Fingerprint print = 0;
+    bool operator==(const Cell&) const = default;
+  };
+  struct Work {  // what a row sees, copied when the step is issued
+    std::vector<int32_t> tokens, block_table;
+    std::string salt;
+  };
+  struct Flight {
+    StepPlan plan;
+    std::vector<Work> work;
+    std::vector<RowResult> results;
+    bool executed = false;
+  };
+  struct Client {
+    std::string salt;
+    std::vector<int32_t> prompt, expected, received;
+  };
+
+  void copy_block(const std::vector<Cell>& from, int32_t src, std::vector<Cell>& to, int32_t dst) {
+    const int64_t size = scheduler.blocks().block_size();
+    std::copy_n(from.begin() + src * size, size, to.begin() + dst * size);
+  }
+
+  Cell& cell(const Work& work, int32_t position) {
+    const int32_t size = scheduler.blocks().block_size();
+    const int32_t block = work.block_table.at(static_cast<size_t>(position / size));
+    return device_.at(static_cast<size_t>(block) * static_cast<size_t>(size) +
+                      static_cast<size_t>(position % size));
+  }
+
+  // As attention does: all rows write, then all rows read.
+  void execute(Flight& flight) {
+    flight.executed = true;
+    flight.results.assign(flight.plan.rows.size(), {});
+    for (size_t i = 0; i < flight.work.size(); ++i) {
+      const PlanRow& row = flight.plan.rows[i];
+      const Work& work = flight.work[i];
+      Fingerprint print = SimulatedModel::begin(work.salt);
+      for (int32_t p = 0; p < row.start + row.num_tokens; ++p) {
+        print = SimulatedModel::next(print, work.tokens.at(static_cast<size_t>(p)));
+        if (p >= row.start) cell(work, p) = {p, print};
+      }
+    }
+    for (size_t i = 0; i < flight.work.size(); ++i) {
+      const PlanRow& row = flight.plan.rows[i];
+      Fingerprint print = SimulatedModel::begin(flight.work[i].salt);
+      for (int32_t p = 0; p < row.start + row.num_tokens; ++p) {
+        print = SimulatedModel::next(print, flight.work[i].tokens[static_cast<size_t>(p)]);
+        const Cell& read = cell(flight.work[i], p);
+        ASSERT_EQ(read.position, p) << "request " << row.id << ", step " << flight.plan.step;
+        ASSERT_EQ(read.print, print) << "request " << row.id << ", step " << flight.plan.step;
+      }
+      if (row.sample) flight.results[i].token = model_.sample(print);
+    }
+  }
+
+  void deliver(const PlanRow& row, RowResult& result) {
+    const auto found = clients_.find(row.id);
+    if (found == clients_.end() || !row.sample) return;
+    Client& client = found->second;
+    const size_t limit = client.expected.size();
+    if (limit > 0) client.received.push_back(result.token);
+    if (limit == 0) result.token = -1;  // only scores the prompt
+    if (client.received.size() < limit) return;
+    result.finished = true;
+    EXPECT_EQ(client.received, client.expected) << "request " << row.id;
+    finished[row.id] = std::move(client.received);
+    clients_.erase(found);
+  }
+
+  void check_plan(const StepPlan& plan) const {
+    int32_t num_tokens = 0;
+    std::map<RequestId, int> rows;
+    RowKind last = RowKind::kDecode;
+    for (const PlanRow& row : plan.rows) {
+      const ScheduledRequest& request = scheduler.request(row.slot);
+      EXPECT_EQ(request.id, row.id);
+      EXPECT_GT(row.num_tokens, 0);
+      EXPECT_LE(row.start + row.num_tokens, request.num_tokens());
+      EXPECT_EQ(row.sample, row.start + row.num_tokens == request.num_tokens());
+      EXPECT_EQ(row.kind == RowKind::kPrefill, row.start == 0);
+      EXPECT_LE(last, row.kind);
+      last = row.kind;
+      EXPECT_EQ(++rows[row.id], 1);
+      num_tokens += row.num_tokens;
+    }
+    EXPECT_EQ(num_tokens, plan.num_tokens);
+    EXPECT_LE(num_tokens, budget.max_num_batched_tokens);
+    EXPECT_EQ(plan.num_decode_rows + plan.num_extend_rows + plan.num_prefill_rows,
+              static_cast<int32_t>(plan.rows.size()));
+    for (const Preemption& preemption : plan.preemptions) EXPECT_FALSE(rows.contains(preemption.id));
+    for (const Admission& admission : plan.admissions) EXPECT_EQ(rows[admission.id], 1);
+    EXPECT_TRUE(plan.preemptions.empty() || plan.admissions.empty());
+  }
+
+  SimulatedModel model_;
+  std::vector<Cell> device_, host_;
+  std::map<RequestId, Client> clients_;
+  std::deque<Flight> in_flight_;
+  std::vector<Flight> spare_;
+
+ public:
+  StepBudget budget;
+};
+
+}  // namespace tenon::testing
