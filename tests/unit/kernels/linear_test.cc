@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/block_decode.h"
 #include "kernels/dequantise.h"
 #include "tests/unit/kernels/kernel_test_util.h"
 
@@ -21,7 +22,7 @@ struct Case {
 
 class LinearTest : public ::testing::TestWithParam<Case> {
  protected:
-  static bool quantised() { return is_quantised(GetParam().dtype); }
+  [[nodiscard]] static bool quantised() { return is_quantised(GetParam().dtype); }
   // Whole blocks: the K formats need 256 columns.
   static std::vector<int64_t> columns() {
     const int64_t block = dtype_traits(GetParam().dtype).block_elements;
@@ -30,6 +31,8 @@ class LinearTest : public ::testing::TestWithParam<Case> {
     return {1, 7, 64, 576, 1031};
   }
 };
+
+class QuantisedLinearTest : public LinearTest {};
 
 Matrix multiply(Ops& ops, const LinearWeight& weight, Matrix& x) {
   Matrix y(x.rows, weight.rows(), weight.rows() + 5);
@@ -44,27 +47,40 @@ std::unique_ptr<LinearWeight> make_weight(Ops& ops, const StoredMatrix& matrix, 
   return std::move(weight).value();
 }
 
-// Bound on |fast - oracle| of one output: activations are rounded to steps of (largest of the group) / 127,
-// scales to f16; sums are f32.
-double tolerance(const float* x, const std::vector<float>& w, bool quantised) {
-  double bound = 0.0;
+// Sizes of a stored row's weights before scale * quant and minimum cancel.
+std::vector<double> magnitudes(const WeightSource& source, int64_t row, const std::vector<float>& values) {
+  std::vector<double> result(values.size());
+  const void* stored = static_cast<const uint8_t*>(source.data) + row * dtype_bytes(source.dtype, source.cols);
+  for (size_t k = 0; k < values.size(); ++k) {
+    result[k] = std::abs(static_cast<double>(values[k]));
+    if (!is_quantised(source.dtype)) continue;
+    QuantGroup group;
+    decode_group(source.dtype, stored, static_cast<int64_t>(k / 32), &group);
+    result[k] = std::abs(static_cast<double>(group.d[k % 32 / 16])) *
+                    std::max<int>(group.q[k % 32], quant_zero(source.dtype)) +
+                std::abs(static_cast<double>(group.m));
+  }
+  return result;
+}
+
+// Bound on |fast - oracle| of one output. Quantised: activations are rounded to steps of (largest of the
+// group) / 127, scales and minima to f16. Sums are f32.
+double tolerance(const float* x, const std::vector<float>& w, const std::vector<double>& size,
+                 bool quantised) {
+  double variance = 0.0;
   double magnitude = 0.0;
-  const auto cols = static_cast<int64_t>(w.size());
-  for (int64_t begin = 0; begin < cols; begin += 32) {
-    const int64_t end = std::min(cols, begin + 32);
+  for (size_t begin = 0; begin < w.size(); begin += 32) {
+    const size_t end = std::min(w.size(), begin + 32);
     double largest = 0.0;
-    for (int64_t k = begin; k < end; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[k])));
-    for (int64_t k = begin; k < end; ++k) {
-      const double weight = std::abs(static_cast<double>(w[static_cast<size_t>(k)]));
-      // Half a step at most, so its square is on average a third of that squared.
-      bound += weight * weight * (largest / 254.0) * (largest / 254.0) / 3.0;
-      magnitude += weight * std::abs(static_cast<double>(x[k]));
+    for (size_t k = begin; k < end; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[k])));
+    for (size_t k = begin; k < end; ++k) {
+      const double error = std::abs(static_cast<double>(w[k])) * largest / 254.0;  // half a step
+      variance += error * error / 3.0;
+      magnitude += size[k] * std::abs(static_cast<double>(x[k]));
     }
   }
-  const double summation = magnitude * std::numeric_limits<float>::epsilon() * 16;
-  if (!quantised) return summation + 1e-30;
-  // Six standard deviations of the rounding noise; 2^-11 is the rounding of scale and minimum to f16.
-  return 6.0 * std::sqrt(bound) + magnitude * std::ldexp(1.0, -11) + summation;
+  const double summation = magnitude * std::numeric_limits<float>::epsilon() * 16 + 1e-30;
+  return quantised ? 6.0 * std::sqrt(variance) + std::ldexp(magnitude, -11) + summation : summation;
 }
 
 void expect_close(const Matrix& y, const Matrix& x, const StoredMatrix& matrix, bool quantised) {
@@ -73,11 +89,12 @@ void expect_close(const Matrix& y, const Matrix& x, const StoredMatrix& matrix, 
   for (int64_t n = 0; n < source.rows; ++n) {
     const int64_t row_bytes = dtype_bytes(source.dtype, source.cols);
     dequantise(source.dtype, static_cast<const uint8_t*>(source.data) + n * row_bytes, source.cols, w.data());
+    const std::vector<double> size = magnitudes(source, n, w);
     for (int64_t t = 0; t < x.rows; ++t) {
       const float* row = x.values.data() + t * x.stride;
       double want = 0.0;
       for (int64_t k = 0; k < source.cols; ++k) want += static_cast<double>(row[k]) * w[static_cast<size_t>(k)];
-      ASSERT_NEAR(y.at(t, n), want, tolerance(row, w, quantised)) << "token " << t << " row " << n;
+      ASSERT_NEAR(y.at(t, n), want, tolerance(row, w, size, quantised)) << "token " << t << " row " << n;
     }
   }
 }
@@ -162,8 +179,7 @@ TEST_P(LinearTest, ExactModeHasOnlyRoundingErrors) {
 }
 
 // Extreme quants: the integer accumulators of every instruction set must hold them.
-TEST_P(LinearTest, ExtremeQuantsDoNotSaturate) {
-  if (!quantised()) GTEST_SKIP() << "only quantised types have integer accumulators";
+TEST_P(QuantisedLinearTest, ExtremeQuantsDoNotSaturate) {
   CpuOpsFixture cpu(GetParam().isa);
   const DTypeTraits& traits = dtype_traits(GetParam().dtype);
   const int64_t cols = 256;
@@ -229,16 +245,20 @@ TEST_P(LinearTest, MemoryStaysCloseToTheFile) {
                                                       static_cast<double>(dtype_bytes(GetParam().dtype, 1536)));
 }
 
-std::vector<Case> all_cases() {
+std::vector<Case> all_cases(bool quantised_only) {
   std::vector<Case> cases;
   for (const std::string& isa : testing::available_isas()) {
-    for (const DType dtype : testing::kWeightTypes) cases.push_back({isa, dtype});
+    for (const DType dtype : testing::kWeightTypes) {
+      if (!quantised_only || is_quantised(dtype)) cases.push_back({isa, dtype});
+    }
   }
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(AllTypes, LinearTest, ::testing::ValuesIn(all_cases()), [](const auto& test) {
+std::string case_name(const ::testing::TestParamInfo<Case>& test) {
   return test.param.isa + "_" + std::string(dtype_traits(test.param.dtype).name);
-});
+}
+INSTANTIATE_TEST_SUITE_P(AllTypes, LinearTest, ::testing::ValuesIn(all_cases(false)), case_name);
+INSTANTIATE_TEST_SUITE_P(AllTypes, QuantisedLinearTest, ::testing::ValuesIn(all_cases(true)), case_name);
 
 class LinearIsaTest : public ::testing::TestWithParam<std::string> {};
 
