@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/stop_matcher.h"
 #include "text/tokenizer.h"
 
 namespace tenon {
@@ -31,6 +32,9 @@ struct DetokenizerOptions {
   bool skip_special = true;
   std::vector<std::string> stop;     // stop strings, each not empty
   bool include_stop_string = false;  // keep the stop string in the text
+  // The ids continue a text instead of beginning one, so a leading space belongs to them even where the tokenizer
+  // would drop its own (Tokenizer::strips_leading_space).
+  bool continues_text = false;
 };
 
 class Detokenizer {
@@ -41,6 +45,7 @@ class Detokenizer {
     std::string text;                       // valid UTF-8, safe to send: cannot turn out to be part of a stop string
     std::optional<std::string> stopped_by;  // the stop string that ended the sequence; feed nothing more
   };
+  // After a stop string, push() and finish() give nothing.
   Delta push(int32_t token);
   // Ends the sequence: releases held text and a replacement for a cut character.
   Delta finish();
@@ -48,15 +53,16 @@ class Detokenizer {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  Delta release(bool final);
+  Delta release(std::string_view added, bool final);
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   DetokenizerOptions options_;
+  StopMatcher stops_;
   Utf8Assembler assembler_;
   std::string held_;  // complete characters that may still be the head of a stop string
   std::string text_;
-  bool first_ = true;
-  bool stopped_ = false;
+  bool strip_space_;  // the next byte is the first one, and a space there is dropped
+  bool ended_ = false;
 };
 
 }  // namespace tenon
