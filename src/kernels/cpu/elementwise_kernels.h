@@ -132,52 +132,23 @@ struct ElementwiseKernels {
     // A row of -inf, or one that holds +inf, has no finite maximum to subtract.
     if (!(max < __builtin_inff() && max > -__builtin_inff())) return max;
     const F offset = V::set1(max);
-    F sums = V::set1(0.0F);
-    for (i = 0; i + V::kLanes <= count; i += V::kLanes) {
-      sums = V::add(sums, exp(V::sub(V::load(x.data() + i), offset)));
-    }
-    float sum = V::reduce_add(sums);
-    if (i < count) {
-      float rest[V::kLanes];
-      V::store(rest, exp(V::sub(V::load_partial(x.data() + i, count - i), offset)));
-      for (int64_t j = 0; j < count - i; ++j) sum += rest[j];
-    }
-    return max + __builtin_logf(sum);
-  }
-
-  static double fma_loop(int64_t iterations) {
-    constexpr int kChains = 12;  // more than latency times throughput of any current core
-    F sums[kChains];
-    for (int c = 0; c < kChains; ++c) sums[c] = V::set1(static_cast<float>(c));
-    const F factor = V::set1(0.999F);
-    for (int64_t i = 0; i < iterations; ++i) {
-      for (int c = 0; c < kChains; ++c) sums[c] = V::fma(sums[c], factor, factor);
-      // Keeps the compiler from merging iterations.
-      for (int c = 0; c < kChains; ++c) asm volatile("" : "+x"(sums[c]));
-    }
-    return static_cast<double>(iterations) * kChains * V::kLanes * 2;
-  }
-
-  static double int8_loop(int64_t iterations) {
-    // The work of a quantised tile without its scales: one group of weights, 8 tokens.
-    constexpr int kTokens = 8;
-    alignas(64) uint8_t weights[kGroupColumns * V::kLanes];
-    int8_t activations[kTokens][kGroupColumns];
-    for (size_t i = 0; i < sizeof(weights); ++i) weights[i] = static_cast<uint8_t>(i % 16);
-    for (int t = 0; t < kTokens; ++t) {
-      for (int i = 0; i < kGroupColumns; ++i) activations[t][i] = static_cast<int8_t>(i - t);
-    }
-    typename V::B w[kGroupColumns / 4];
-    for (int c = 0; c < kGroupColumns / 4; ++c) w[c] = V::load_bytes(weights + c * 4 * V::kLanes);
-    typename V::I sum = V::zero_int();
-    for (int64_t i = 0; i < iterations; ++i) {
-      asm volatile("" : : "r"(activations) : "memory");
-      for (int t = 0; t < kTokens; ++t) {
-        sum = V::add(sum, V::template dot<15, kGroupColumns / 4>(w, activations[t]));
+    // f32 sums of short runs: a vocabulary of terms in one lane would lose digits.
+    constexpr int64_t kRun = 256 * V::kLanes;
+    double sum = 0.0;
+    for (i = 0; i < count;) {
+      F sums = V::set1(0.0F);
+      const int64_t end = i + kRun < count ? i + kRun : count;
+      for (; i + V::kLanes <= end; i += V::kLanes) {
+        sums = V::add(sums, exp(V::sub(V::load(x.data() + i), offset)));
       }
-      asm volatile("" : "+x"(sum));
+      sum += V::reduce_add(sums);
+      if (i < end) {
+        float rest[V::kLanes];
+        V::store(rest, exp(V::sub(V::load_partial(x.data() + i, end - i), offset)));
+        for (int64_t j = 0; i < end; ++i, ++j) sum += rest[j];
+      }
     }
-    return static_cast<double>(iterations) * kTokens * kGroupColumns * V::kLanes * 2;
+    return static_cast<float>(max + __builtin_log(sum));
   }
 };
 

@@ -61,10 +61,11 @@ struct KernelTable {
   void (*silu_and_mul)(const float* gate, const float* up, std::span<float> out);
   float (*log_sum_exp)(std::span<const float> x);
 
-  // Busy loops for cpu/probe.h: `iterations` rounds of independent operations, returns how many
-  // floating-point (multiply, add) or int8 operations were done.
+  // For cpu/probe.h: loops of independent operations that return how many (a multiply-add is two) were
+  // done, and one that only loads.
   double (*fma_loop)(int64_t iterations);
   double (*int8_loop)(int64_t iterations);
+  void (*read_bytes)(std::span<const std::byte> bytes);
 };
 
 // Tokens of a task that is cut by tokens must start at multiples of this: every ISA's tile divides it.

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/elementwise_kernels.h"
 #include "kernels/cpu/linear_kernels.h"
+#include "kernels/cpu/probe_kernels.h"
 
 namespace tenon::cpu {
 
@@ -10,6 +11,7 @@ template <typename V>
 constexpr KernelTable make_kernel_table() {
   using Linear = LinearKernels<V>;
   using Elementwise = ElementwiseKernels<V>;
+  using Probe = ProbeKernels<V>;
   return {
       .isa = V::kName,
       .quant_panel_rows = Linear::kQuantRows,
@@ -30,8 +32,9 @@ constexpr KernelTable make_kernel_table() {
       .rope = &Elementwise::rope,
       .silu_and_mul = &Elementwise::silu_and_mul,
       .log_sum_exp = &Elementwise::log_sum_exp,
-      .fma_loop = &Elementwise::fma_loop,
-      .int8_loop = &Elementwise::int8_loop,
+      .fma_loop = &Probe::fma_loop,
+      .int8_loop = &Probe::int8_loop,
+      .read_bytes = &Probe::read_bytes,
   };
 }
 
