@@ -20,7 +20,7 @@ build: setup
 	@cmake --build build --target tenon -j $(JOBS)
 
 demo: build
-	@tools/demo.sh build/tenon
+	@python3 tools/demo.py build/tenon
 
 test: setup
 	@cmake --preset release
