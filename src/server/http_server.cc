@@ -157,6 +157,11 @@ class Exchange final : public HttpExchange {
     callback();
   }
 
+  [[nodiscard]] bool connected() const override {
+    std::lock_guard lock(mutex_);
+    return !disconnected_ && !next_.cut_off;
+  }
+
   void post(std::function<void()> task) override {
     std::lock_guard lock(mutex_);
     if (executor_) asio::post(*executor_, std::move(task));
@@ -191,7 +196,7 @@ class Exchange final : public HttpExchange {
     asio::post(*executor_, wake_);
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::optional<asio::any_io_executor> executor_;  // the connection's strand; empty once the exchange is over
   const size_t max_unsent_;
   std::function<void()> wake_;
@@ -238,6 +243,7 @@ struct HttpServer::Impl {
   Handler handler;
   std::atomic<bool> keep_alive{true};
   std::atomic<int64_t> open{0};
+  std::atomic<int64_t> busy{0};
   int64_t max_open = 0;
   IdleList idle;
   std::mutex connections_mutex;
@@ -260,6 +266,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     server_.live.insert(this);
   }
   ~Connection() {
+    end_exchange(false);
     leave_idle();
     server_.forget(this);
   }
@@ -283,9 +290,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   // Called once no I/O thread runs any more.
-  void abandon() {
-    if (exchange_) exchange_->close(false);
-  }
+  void abandon() { end_exchange(false); }
 
  private:
   asio::awaitable<void> run() {
@@ -297,7 +302,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void ended(const std::exception_ptr& error) {
-    if (exchange_) exchange_->close(false);
+    end_exchange(false);
     if (!error) return;
     try {
       std::rethrow_exception(error);
@@ -327,8 +332,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       exchange_->respond(server_.config.make_error(500, "internal error"));
     }
     const bool completed = co_await send_answer(framing);
-    exchange_->close(completed);
-    exchange_.reset();
+    end_exchange(completed);
     if (!completed) co_return false;
     co_await stop_watching();
     co_return framing.keep_alive && !gone_;
@@ -393,7 +397,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
                                            [weak = weak_from_this()] {
                                              if (const auto self = weak.lock()) self->wake_.cancel();
                                            });
+    server_.busy.fetch_add(1);
     watch();
+  }
+
+  void end_exchange(bool completed) {
+    if (!exchange_) return;
+    exchange_->close(completed);
+    exchange_.reset();
+    server_.busy.fetch_sub(1);
   }
 
   // Keeps a read pending while the answer is made: end of file or an error means that nobody waits for it any more.
@@ -627,6 +639,7 @@ HttpServer::~HttpServer() { stop(); }
 
 uint16_t HttpServer::port() const { return impl_->port; }
 int64_t HttpServer::connections() const { return impl_->open.load(); }
+int64_t HttpServer::busy() const { return impl_->busy.load(); }
 void HttpServer::disable_keep_alive() { impl_->keep_alive.store(false); }
 
 void HttpServer::stop() {

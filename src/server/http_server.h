@@ -57,6 +57,8 @@ class HttpExchange {
   // `callback` is called once if the client goes away, or is cut off, before the answer is complete; at once if that
   // has already happened. It must not block.
   virtual void on_disconnect(std::function<void()> callback) = 0;
+  // False once the client is known to be gone.
+  [[nodiscard]] virtual bool connected() const = 0;
   // Runs `task` on an I/O thread; tasks of one exchange run one after the other. Dropped once the exchange is over.
   virtual void post(std::function<void()> task) = 0;
 };
@@ -80,6 +82,7 @@ class HttpServer {
 
   [[nodiscard]] uint16_t port() const;
   [[nodiscard]] int64_t connections() const;
+  [[nodiscard]] int64_t busy() const;  // connections whose answer is not complete
   // From now on every answer closes its connection.
   void disable_keep_alive();
   // Closes everything and joins the I/O threads. Exchanges that are still held become inert.
