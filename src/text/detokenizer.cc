@@ -41,6 +41,7 @@ Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, Detokenizer
       strip_space_(tokenizer_->strips_leading_space() && !options_.continues_text) {}
 
 Detokenizer::Delta Detokenizer::push(int32_t token) {
+  ++tokens_;
   if (ended_ || (options_.skip_special && tokenizer_->is_special(token))) return {};
   std::string_view bytes = tokenizer_->token_bytes(token);
   if (bytes.empty()) return {};
@@ -61,7 +62,8 @@ Detokenizer::Delta Detokenizer::finish() {
 }
 
 Detokenizer::Delta Detokenizer::release(std::string_view added, bool final) {
-  const std::optional<StopMatcher::Hit> hit = stops_.feed(added);
+  std::optional<StopMatcher::Hit> hit;
+  if (tokens_ > options_.min_tokens) hit = stops_.feed(added);
   held_ += added;
   Delta delta;
   if (hit) {

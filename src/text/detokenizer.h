@@ -32,6 +32,7 @@ struct DetokenizerOptions {
   bool skip_special = true;
   std::vector<std::string> stop;     // stop strings, each not empty
   bool include_stop_string = false;  // keep the stop string in the text
+  int32_t min_tokens = 0;            // stop strings are not looked for in the text of this many first tokens
   // The ids continue a text instead of beginning one, so a leading space belongs to them even where the tokenizer
   // would drop its own (Tokenizer::strips_leading_space).
   bool continues_text = false;
@@ -61,7 +62,8 @@ class Detokenizer {
   Utf8Assembler assembler_;
   std::string held_;  // complete characters that may still be the head of a stop string
   std::string text_;
-  bool strip_space_;  // the next byte is the first one, and a space there is dropped
+  int32_t tokens_ = 0;  // pushed so far
+  bool strip_space_;    // the next byte is the first one, and a space there is dropped
   bool ended_ = false;
 };
 
