@@ -42,7 +42,7 @@ struct SchedulerConfig {
 struct SchedulerStats {
   uint64_t prompt_tokens = 0;         // of requests at their first admission: each prompt once
   uint64_t prompt_tokens_cached = 0;  // of those, found in the prefix cache
-  uint64_t recomputed_tokens = 0;     // computed again after a preemption
+  uint64_t recomputed_tokens = 0;     // computed although the request had their KV before a preemption
   uint64_t prefix_queries = 0;        // prompt tokens looked up in the prefix cache, at first admission
   uint64_t prefix_hits = 0;           // of those, found
   uint64_t preemptions_swap = 0;

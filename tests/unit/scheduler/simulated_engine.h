@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,7 +72,6 @@ class SimulatedEngine {
     Client& client = clients_[request.id];
     client.salt = request.cache_salt;
     client.expected = model_.expected_output(request);
-    client.prompt = request.prompt;
     const Status status = scheduler.add(std::move(request));
     ASSERT_TRUE(status.ok()) << status.message();
   }
@@ -100,9 +101,13 @@ class SimulatedEngine {
     }
     check_plan(flight.plan);
     scheduler.apply(&flight.plan);
-    // Copies go through one queue in the order of the steps, ahead of their own step's rows.
-    for (const BlockCopy& copy : flight.plan.swap_out_copies) copy_block(device_, copy.src, host_, copy.dst);
-    for (const BlockCopy& copy : flight.plan.swap_in_copies) copy_block(host_, copy.src, device_, copy.dst);
+    // What is swapped out is read in order, before anything of this step or a later one overwrites it, but may arrive
+    // in host memory late.
+    flight.swapping.clear();
+    for (const BlockCopy& copy : flight.plan.swap_out_copies) {
+      const auto block = block_of(device_, copy.src);
+      flight.swapping.insert(flight.swapping.end(), block.begin(), block.end());
+    }
     for (const PlanRow& row : flight.plan.rows) {
       const ScheduledRequest& request = scheduler.request(row.slot);
       flight.work.push_back({request.tokens, request.block_table, clients_.at(row.id).salt});
@@ -140,6 +145,7 @@ class SimulatedEngine {
   Scheduler scheduler;
   StepPlan last_plan;  // of step()
   std::map<RequestId, std::vector<int32_t>> finished;  // outputs
+  uint64_t recomputed_tokens = 0;  // computed although the request had them before
 
  private:
   struct Cell {
@@ -154,17 +160,19 @@ class SimulatedEngine {
   struct Flight {
     StepPlan plan;
     std::vector<Work> work;
+    std::vector<Cell> swapping;  // content of the blocks on their way to the host
     std::vector<RowResult> results;
     bool executed = false;
   };
   struct Client {
     std::string salt;
-    std::vector<int32_t> prompt, expected, received;
+    std::vector<int32_t> expected, received;
+    std::set<int32_t> had;  // positions whose KV it once had
   };
 
-  void copy_block(const std::vector<Cell>& from, int32_t src, std::vector<Cell>& to, int32_t dst) {
-    const int64_t size = scheduler.blocks().block_size();
-    std::copy_n(from.begin() + src * size, size, to.begin() + dst * size);
+  std::span<Cell> block_of(std::vector<Cell>& pool, int32_t block) {
+    const auto size = static_cast<size_t>(scheduler.blocks().block_size());
+    return std::span(pool).subspan(static_cast<size_t>(block) * size, size);
   }
 
   Cell& cell(const Work& work, int32_t position) {
@@ -174,9 +182,16 @@ class SimulatedEngine {
                       static_cast<size_t>(position % size));
   }
 
-  // As attention does: all rows write, then all rows read.
   void execute(Flight& flight) {
     flight.executed = true;
+    auto arriving = flight.swapping.begin();
+    for (const BlockCopy& copy : flight.plan.swap_out_copies) {
+      for (Cell& target : block_of(host_, copy.dst)) target = *arriving++;
+    }
+    for (const BlockCopy& copy : flight.plan.swap_in_copies) {
+      std::ranges::copy(block_of(host_, copy.src), block_of(device_, copy.dst).begin());
+    }
+    // As attention does: all rows write, then all rows read.
     flight.results.assign(flight.plan.rows.size(), {});
     for (size_t i = 0; i < flight.work.size(); ++i) {
       const PlanRow& row = flight.plan.rows[i];
@@ -202,8 +217,12 @@ class SimulatedEngine {
 
   void deliver(const PlanRow& row, RowResult& result) {
     const auto found = clients_.find(row.id);
-    if (found == clients_.end() || !row.sample) return;
+    if (found == clients_.end()) return;
     Client& client = found->second;
+    for (int32_t p = 0; p < row.start + row.num_tokens; ++p) {
+      if (!client.had.insert(p).second && p >= row.start) ++recomputed_tokens;
+    }
+    if (!row.sample) return;
     const size_t limit = client.expected.size();
     if (limit > 0) client.received.push_back(result.token);
     if (limit == 0) result.token = -1;  // only scores the prompt
