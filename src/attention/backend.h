@@ -76,6 +76,9 @@ struct BackendInfo {
   uint32_t features = 0;             // AttentionFeature bits
   GraphSupport graphs = GraphSupport::kNever;
   int32_t max_decode_query_len = 1;
+  // The bits of a row's output depend on nothing else: not on the rest of the batch, the way its queries are cut
+  // into chunks, or the number of threads. The conformance suite holds a backend to it.
+  bool batch_invariant = false;
   int32_t preference = 0;  // `auto` takes the highest that passes check(); set from measurements
 
   [[nodiscard]] bool has(AttentionFeature feature) const {

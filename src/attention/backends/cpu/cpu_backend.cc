@@ -182,6 +182,7 @@ CpuBackend::CpuBackend(const BackendContext& context)
                    static_cast<uint32_t>(AttentionFeature::kLogitsSoftCap) |
                    static_cast<uint32_t>(AttentionFeature::kLse);
   info_.max_decode_query_len = std::numeric_limits<int32_t>::max();
+  info_.batch_invariant = true;
   info_.preference = 100;
 }
 
@@ -242,6 +243,7 @@ std::unique_ptr<AttentionImpl> CpuBackend::make_impl(const LayerParams& params) 
   TENON_CHECK_EQ(params.head_dim_qk, group_.head_dim_qk);
   TENON_CHECK_EQ(params.head_dim_v, group_.head_dim_v);
   TENON_CHECK_EQ(params.kv.block_size, group_.block_size);
+  TENON_CHECK_GT(params.sliding_window.value_or(1), 0);
   return std::make_unique<CpuImpl>(this, params);
 }
 

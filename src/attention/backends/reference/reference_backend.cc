@@ -156,6 +156,7 @@ class ReferenceBackend final : public AttentionBackend {
                      static_cast<uint32_t>(AttentionFeature::kLogitsSoftCap) |
                      static_cast<uint32_t>(AttentionFeature::kLse);
     info_.max_decode_query_len = std::numeric_limits<int32_t>::max();
+    info_.batch_invariant = true;
   }
 
   [[nodiscard]] const BackendInfo& info() const override { return info_; }
