@@ -206,16 +206,14 @@ Result<HfConfig> read_config(const json& root) {
   return out;
 }
 
-// End tokens: those of generation_config.json first, then config.json's.
-Status read_end_tokens(const json& root, const std::string& generation_path, ModelConfig& config) {
+// Its end tokens come first; a missing file is no error.
+Status read_generation_config(const std::string& path, ModelConfig& config) {
   std::error_code error;
-  if (std::filesystem::exists(generation_path, error)) {
-    TENON_ASSIGN_OR_RETURN(const json generation, read_json_file(generation_path, kMaxConfigBytes));
-    if (!generation.is_object()) return invalid_argument("{}: not a JSON object", generation_path);
-    Status status = JsonReader(generation).read_ids("eos_token_id", config.eos_token_ids);
-    if (!status.ok()) return status.with_context(generation_path);
-  }
-  return JsonReader(root).read_ids("eos_token_id", config.eos_token_ids);
+  if (!std::filesystem::exists(path, error)) return ok_status();
+  TENON_ASSIGN_OR_RETURN(const json generation, read_json_file(path, kMaxConfigBytes));
+  if (!generation.is_object()) return invalid_argument("{}: not a JSON object", path);
+  Status status = JsonReader(generation).read_ids("eos_token_id", config.eos_token_ids);
+  return status.ok() ? status : status.with_context(path);
 }
 
 }  // namespace
@@ -230,8 +228,9 @@ Result<HfConfig> config_from_hf(const std::string& path) {
   TENON_ASSIGN_OR_RETURN(const json root, read_json_file(config_path, kMaxConfigBytes));
   auto config = read_config(root);
   if (!config.ok()) return config.status().with_context(config_path);
-  TENON_RETURN_IF_ERROR(read_end_tokens(root, generation_path, config->model));
-  Status status = check_config(config->model);
+  TENON_RETURN_IF_ERROR(read_generation_config(generation_path, config->model));
+  Status status = JsonReader(root).read_ids("eos_token_id", config->model.eos_token_ids);
+  if (status.ok()) status = check_config(config->model);
   if (!status.ok()) return status.with_context(config_path);
   return config;
 }

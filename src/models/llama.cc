@@ -151,7 +151,9 @@ Llama::LayerSources Llama::take_layer(const LayerSpecs& specs, LlamaLayer& layer
 }
 
 Status Llama::build_linear(std::span<const WeightSource> parts, std::unique_ptr<LinearWeight>& weight) {
-  TENON_ASSIGN_OR_RETURN(weight, ops_->make_linear(parts, exact_));
+  auto made = ops_->make_linear(parts, exact_);
+  if (!made.ok()) return made.status().with_context(checkpoint_.path);
+  weight = std::move(made).value();
   weight_bytes_ += weight->bytes();
   return ok_status();
 }
