@@ -161,9 +161,9 @@ class Planner {
       const bool from_swap =
           has_swapped && (!has_waiting || state_.runs_before(*next_swapped, *next_waiting));
       const int32_t slot = from_swap ? *next_swapped++ : *next_waiting++;
-      // Alone, a request may take everything: add() made sure that it fits.
+      // A request alone always passes: add() made sure that the pool holds it at its longest.
       if (can_grow(state_.requests.at(slot))) ++reserve;
-      if (!try_admit(slot, num_running == 0 ? 0 : reserve)) return;
+      if (!try_admit(slot, reserve)) return;
     }
   }
 

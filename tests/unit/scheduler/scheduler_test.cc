@@ -410,6 +410,53 @@ TEST(Scheduler, ARequestDoesNotPreemptItselfWhileOthersAreBusy) {
   engine.run_to_end();
 }
 
+// Copies to and from the host may lag behind the step that ordered them. Here request 3 is being swapped out by a step
+// in flight, and the block of request 2 is free.
+void swap_out_in_flight(SimulatedEngine& engine) {
+  engine.add(request(1, 4, 6));
+  engine.add(request(2, 2, 3));
+  engine.add(request(3, 2, 3));
+  ASSERT_TRUE(engine.step());
+  engine.budget.max_num_batched_tokens = 1;  // only the first goes on
+  while (engine.scheduler.find(1)->num_tokens() < 9) ASSERT_TRUE(engine.step());
+  ASSERT_TRUE(engine.issue(true));
+  ASSERT_THAT(ids(engine.newest_plan().preemptions), ElementsAre(3));
+  ASSERT_EQ(engine.scheduler.num_swapped(), 1);
+  engine.abort(2);
+  ASSERT_EQ(engine.scheduler.blocks().num_free(), 1);
+}
+
+SchedulerConfig swap_config() {
+  SchedulerConfig config = config_of(4);
+  config.preemption_mode = PreemptionMode::kSwap;
+  config.num_host_blocks = 1;
+  return config;
+}
+
+TEST(Scheduler, ARequestComesBackOnlyAfterItIsReallyOut) {
+  SimulatedEngine engine(swap_config(), {});
+  ASSERT_NO_FATAL_FAILURE(swap_out_in_flight(engine));
+  EXPECT_FALSE(engine.issue());
+  engine.commit();
+  const BlockAllocator& host = engine.scheduler.state().host_blocks;
+  ASSERT_TRUE(engine.issue(true));
+  EXPECT_THAT(ids(engine.newest_plan().admissions), ElementsAre(3));
+  EXPECT_EQ(host.num_free(), 0);  // still being read
+  engine.commit();
+  EXPECT_EQ(host.num_free(), 1);
+  EXPECT_EQ(engine.scheduler.blocks().num_cached(), 2);  // of request 1, still to be found
+  engine.run_to_end();
+}
+
+TEST(Scheduler, HostBlocksOfAnAbortedRequestStayFencedUntilItIsOut) {
+  SimulatedEngine engine(swap_config(), {});
+  ASSERT_NO_FATAL_FAILURE(swap_out_in_flight(engine));
+  engine.abort(3);
+  EXPECT_EQ(engine.scheduler.state().host_blocks.num_free(), 0);
+  engine.commit();
+  EXPECT_EQ(engine.scheduler.state().host_blocks.num_free(), 1);
+}
+
 TEST(Scheduler, RefusesWhatCanNeverRun) {
   Scheduler scheduler(config_of(3));
   EXPECT_EQ(scheduler.blocks_needed(9, 13), 3);
