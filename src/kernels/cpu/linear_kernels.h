@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/unroll.h"
 
 namespace tenon::cpu {
 
@@ -25,11 +26,12 @@ struct LinearKernels {
 
   static constexpr int kQuantRows = V::kLanes;
   static constexpr int kFloatRows = V::kLanes * V::kFloatVectors;
-  static constexpr int kChunks = kGroupColumns / 4;
   static constexpr int kLineBytes = 4 * V::kLanes;
   // Columns of a float panel that are used for all tokens before the next ones: panel and activations of
   // a block stay in the first two cache levels.
   static constexpr int64_t kFloatColumnBlock = 512;
+  // How far ahead of its use a weight is asked for: the bytes that arrive during one memory latency.
+  static constexpr int64_t kPrefetchBytes = 4096;
 
   static void store_row(float* to, F value, int64_t valid) {
     if (valid >= V::kLanes) {
@@ -39,90 +41,65 @@ struct LinearKernels {
     }
   }
 
-  // The 8 chunks of a group as bytes.
-  template <int kBits>
-  static void unpack(const std::byte* lines, B* w) {
-    if constexpr (kBits == 8) {
-      for (int c = 0; c < kChunks; ++c) w[c] = V::load_bytes(lines + c * kLineBytes);
-      return;
-    }
-    for (int j = 0; j < 4; ++j) {
-      const B line = V::load_bytes(lines + j * kLineBytes);
-      w[j] = V::bits(line, 0x0F);
-      w[j + 4] = V::bits(V::template shift<-4>(line), 0x0F);
-    }
-    if constexpr (kBits == 5) {
-      const B high = V::load_bytes(lines + 4 * kLineBytes);
-      add_high<4, 0x10>(high, w[0]);
-      add_high<3, 0x10>(high, w[1]);
-      add_high<2, 0x10>(high, w[2]);
-      add_high<1, 0x10>(high, w[3]);
-      add_high<0, 0x10>(high, w[4]);
-      add_high<-1, 0x10>(high, w[5]);
-      add_high<-2, 0x10>(high, w[6]);
-      add_high<-3, 0x10>(high, w[7]);
-    }
-    if constexpr (kBits == 6) {
-      for (int half = 0; half < 2; ++half) {
-        const B high = V::load_bytes(lines + (4 + half) * kLineBytes);
-        add_high<4, 0x30>(high, w[4 * half]);
-        add_high<2, 0x30>(high, w[4 * half + 1]);
-        add_high<0, 0x30>(high, w[4 * half + 2]);
-        add_high<-2, 0x30>(high, w[4 * half + 3]);
-      }
-    }
-  }
-  template <int kShift, uint8_t kMask>
-  static void add_high(B high, B& w) {
-    w = V::either(w, V::bits(V::template shift<kShift>(high), kMask));
+  static F load_row(const float* from, int64_t valid) {
+    if (valid >= V::kLanes) return V::load(from);
+    return valid > 0 ? V::load_partial(from, valid) : V::set1(0.0F);
   }
 
-  // One panel, M tokens.
+  // Chunk kChunk of a group as bytes.
+  template <int kBits, int kChunk>
+  static B load_chunk(const std::byte* lines) {
+    if constexpr (kBits == 8) return V::load_bytes(lines + kChunk * kLineBytes);
+    const B line = V::load_bytes(lines + kChunk % 4 * kLineBytes);
+    const B low = V::bits(V::template shift<(kChunk < 4 ? 0 : -4)>(line), 0x0F);
+    if constexpr (kBits == 5) {
+      const B high = V::load_bytes(lines + 4 * kLineBytes);
+      return V::either(low, V::bits(V::template shift<4 - kChunk>(high), 0x10));
+    }
+    if constexpr (kBits == 6) {
+      const B high = V::load_bytes(lines + (4 + kChunk / 4) * kLineBytes);
+      return V::either(low, V::bits(V::template shift<4 - 2 * (kChunk % 4)>(high), 0x30));
+    }
+    return low;
+  }
+
+  // One panel, M tokens. fetch: also bring the stream of weights into the cache.
   template <PackedFormat kFormat, int M>
-  static void quant_tile(const std::byte* panel, const ActivationGroup* x, int64_t cols, F* sums) {
+  static void quant_tile(const std::byte* panel, const ActivationGroup* x, int64_t cols, bool fetch, F* sums) {
     constexpr PackedTraits kTraits = packed_traits(kFormat);
     constexpr int kMax = (1 << kTraits.bits) - 1;
     constexpr int64_t kScaleBytes = group_scale_bytes(kTraits, kQuantRows);
     constexpr int64_t kQuantBytes = group_quant_bytes(kTraits, kQuantRows);
+    constexpr int64_t kGroupBytes = kScaleBytes + kQuantBytes;
+    constexpr int kSpan = kGroupColumns / kTraits.scales;  // columns of a group that share a scale
     // A vector type that reads 8-bit quants as signed has subtracted the zero already.
     constexpr int kZero = kMax == 255 && V::kSignedBytes ? 0 : kTraits.zero;
     const std::byte* lines = panel + panel_scale_bytes(kTraits, kQuantRows, cols);
-    for (int t = 0; t < M; ++t) sums[t] = V::set1(0.0F);
+    unrolled<M>([&](auto t) { sums[t] = V::set1(0.0F); });
     for (int64_t g = 0; g < cols / kGroupColumns; ++g) {
-      B w[kChunks];
-      unpack<kTraits.bits>(lines + g * kQuantBytes, w);
-      const std::byte* scales = panel + g * kScaleBytes;
-      const F d = V::load_f16(scales);
-      if constexpr (kTraits.scales == 2) {
-        const F d2 = V::load_f16(scales + 2 * kQuantRows);
-        const F m = V::mul(d, V::set1(-kZero));
-        const F m2 = V::mul(d2, V::set1(-kZero));
-        for (int t = 0; t < M; ++t) {
-          const ActivationGroup& group = x[g * M + t];
-          const F dot = V::to_float(V::template dot<kMax, kChunks / 2>(w, group.a));
-          const F dot2 = V::to_float(V::template dot<kMax, kChunks / 2>(w + kChunks / 2, group.a + 16));
-          const F scale = V::set1(group.d);
-          sums[t] = V::fma(V::mul(dot, d), scale, sums[t]);
-          sums[t] = V::fma(V::mul(dot2, d2), scale, sums[t]);
-          sums[t] = V::fma(m, V::set1(group.sum[1]), sums[t]);
-          sums[t] = V::fma(m2, V::set1(group.sum[2]), sums[t]);
-        }
-      } else {
-        F m;
-        if constexpr (kTraits.has_minimum) {
-          m = V::load_f16(scales + 2 * kQuantRows);
-        } else {
-          m = V::mul(d, V::set1(-kZero));
-        }
-        for (int t = 0; t < M; ++t) {
-          const ActivationGroup& group = x[g * M + t];
-          const F dot = V::to_float(V::template dot<kMax, kChunks>(w, group.a));
-          sums[t] = V::fma(V::mul(dot, d), V::set1(group.d), sums[t]);
-          if constexpr (kTraits.has_minimum || kZero != 0) {
-            sums[t] = V::fma(m, V::set1(group.sum[0]), sums[t]);
-          }
+      if (fetch) {
+        // The panels of a weight follow each other. Their scales and quants are asked for in one sweep, which
+        // goes on across panel borders and pages where the hardware's prefetchers start anew.
+        for (int64_t i = 0; i < kGroupBytes; i += 64) {
+          __builtin_prefetch(panel + g * kGroupBytes + kPrefetchBytes + i);
         }
       }
+      const ActivationGroup* group = x + g * M;
+      unrolled<kTraits.scales>([&](auto s) {
+        const std::byte* scales = panel + g * kScaleBytes + s * 2 * kQuantRows;
+        const F d = V::load_f16(scales);
+        const F m = kTraits.has_minimum ? V::load_f16(scales + 2 * kQuantRows) : V::mul(d, V::set1(-kZero));
+        I dots[M];
+        V::template dots<kMax, kSpan / 4, M>(
+            [&](auto c) { return load_chunk<kTraits.bits, s * kSpan / 4 + c>(lines + g * kQuantBytes); },
+            group->a + s * kSpan, sizeof(ActivationGroup), dots);
+        unrolled<M>([&](auto t) {
+          sums[t] = V::fma(V::mul(V::to_float(dots[t]), d), V::set1(group[t].d), sums[t]);
+          if constexpr (kTraits.has_minimum || kZero != 0) {
+            sums[t] = V::fma(m, V::set1(group[t].sum[kTraits.scales == 1 ? 0 : s + 1]), sums[t]);
+          }
+        });
+      });
     }
   }
 
@@ -137,8 +114,8 @@ struct LinearKernels {
       for_each_tile<V::kQuantTile>(0, task.tokens, [&](auto tile, int64_t token) {
         constexpr int M = decltype(tile)::value;
         F sums[M];
-        quant_tile<kFormat, M>(panel, x + token * groups, task.cols, sums);
-        for (int t = 0; t < M; ++t) store_row(y + (token + t) * task.y_stride, sums[t], valid);
+        quant_tile<kFormat, M>(panel, x + token * groups, task.cols, token == 0, sums);
+        unrolled<M>([&](auto t) { store_row(y + (token + t) * task.y_stride, sums[t], valid); });
       });
     }
   }
@@ -156,15 +133,21 @@ struct LinearKernels {
 
   // Adds columns [begin, end) to `sums`; x is [column][token].
   template <PackedFormat kFormat, int M>
-  static void float_tile(const std::byte* panel, const float* x, int64_t begin, int64_t end,
+  static void float_tile(const std::byte* panel, const float* x, int64_t begin, int64_t end, bool fetch,
                          F (&sums)[M][V::kFloatVectors]) {
+    constexpr int64_t kColumnBytes = kFloatRows * packed_traits(kFormat).bits / 8;
     for (int64_t k = begin; k < end; ++k) {
-      F values[M];
-      for (int t = 0; t < M; ++t) values[t] = V::set1(x[k * M + t]);
-      for (int v = 0; v < V::kFloatVectors; ++v) {
-        const F w = load_weight<kFormat>(panel, k * kFloatRows + v * V::kLanes);
-        for (int t = 0; t < M; ++t) sums[t][v] = V::fma(values[t], w, sums[t][v]);
+      if (fetch) {
+        for (int64_t i = 0; i < kColumnBytes; i += 64) {
+          __builtin_prefetch(panel + k * kColumnBytes + kPrefetchBytes + i);
+        }
       }
+      F values[M];
+      unrolled<M>([&](auto t) { values[t] = V::set1(x[k * M + t]); });
+      unrolled<V::kFloatVectors>([&](auto v) {
+        const F w = load_weight<kFormat>(panel, k * kFloatRows + v * V::kLanes);
+        unrolled<M>([&](auto t) { sums[t][v] = V::fma(values[t], w, sums[t][v]); });
+      });
     }
   }
 
@@ -180,21 +163,18 @@ struct LinearKernels {
         for_each_tile<V::kFloatTile>(0, task.tokens, [&](auto tile, int64_t token) {
           constexpr int M = decltype(tile)::value;
           F sums[M][V::kFloatVectors];
-          for (int t = 0; t < M; ++t) {
-            for (int v = 0; v < V::kFloatVectors; ++v) {
+          unrolled<M>([&](auto t) {
+            unrolled<V::kFloatVectors>([&](auto v) {
               const float* from = y + (token + t) * task.y_stride + v * V::kLanes;
-              const int64_t left = valid - v * V::kLanes;
-              sums[t][v] = begin == 0 || left <= 0 ? V::set1(0.0F)
-                           : left >= V::kLanes     ? V::load(from)
-                                                   : V::load_partial(from, left);
-            }
-          }
-          float_tile<kFormat, M>(panel, x + token * task.cols, begin, end, sums);
-          for (int t = 0; t < M; ++t) {
-            for (int v = 0; v < V::kFloatVectors; ++v) {
+              sums[t][v] = begin == 0 ? V::set1(0.0F) : load_row(from, valid - v * V::kLanes);
+            });
+          });
+          float_tile<kFormat, M>(panel, x + token * task.cols, begin, end, token == 0, sums);
+          unrolled<M>([&](auto t) {
+            unrolled<V::kFloatVectors>([&](auto v) {
               store_row(y + (token + t) * task.y_stride + v * V::kLanes, sums[t][v], valid - v * V::kLanes);
-            }
-          }
+            });
+          });
         });
       }
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/unroll.h"
 
 namespace tenon::cpu {
 
@@ -15,7 +16,7 @@ struct ProbeKernels {
     for (int c = 0; c < kChains; ++c) sums[c] = V::set1(static_cast<float>(c));
     const F factor = V::set1(0.999F);
     for (int64_t i = 0; i < iterations; ++i) {
-      for (int c = 0; c < kChains; ++c) sums[c] = V::fma(sums[c], factor, factor);
+      unrolled<kChains>([&](auto c) { sums[c] = V::fma(sums[c], factor, factor); });
     }
     for (int c = 0; c < kChains; ++c) keep(sums[c]);
     return static_cast<double>(iterations) * kChains * V::kLanes * 2;
@@ -35,9 +36,10 @@ struct ProbeKernels {
     typename V::I sum = V::zero_int();
     for (int64_t i = 0; i < iterations; ++i) {
       keep(activations);  // or one round would do for all
-      for (int t = 0; t < kTokens; ++t) {
-        sum = V::add(sum, V::template dot<15, kGroupColumns / 4>(w, activations[t]));
-      }
+      typename V::I dots[kTokens];
+      V::template dots<15, kGroupColumns / 4, kTokens>([&](auto c) { return w[c]; }, activations[0],
+                                                       kGroupColumns, dots);
+      unrolled<kTokens>([&](auto t) { sum = V::add(sum, dots[t]); });
     }
     keep(sum);
     return static_cast<double>(iterations) * kTokens * kGroupColumns * V::kLanes * 2;
@@ -45,13 +47,15 @@ struct ProbeKernels {
 
   static void read_bytes(std::span<const std::byte> bytes) {
     constexpr size_t kVector = sizeof(typename V::B);
-    constexpr int kChains = 4;
+    constexpr int kChains = static_cast<int>(64 / kVector);  // one cache line
+    constexpr size_t kPrefetchBytes = 4096;
     typename V::B seen[kChains];
     for (int c = 0; c < kChains; ++c) seen[c] = V::load_bytes(bytes.data());
-    for (size_t i = 0; i + kChains * kVector <= bytes.size(); i += kChains * kVector) {
-      for (int c = 0; c < kChains; ++c) {
+    for (size_t i = 0; i + 64 <= bytes.size(); i += 64) {
+      __builtin_prefetch(bytes.data() + i + kPrefetchBytes);
+      unrolled<kChains>([&](auto c) {
         seen[c] = V::either(seen[c], V::load_bytes(bytes.data() + i + static_cast<size_t>(c) * kVector));
-      }
+      });
     }
     for (int c = 0; c < kChains; ++c) keep(seen[c]);
   }

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/unroll.h"
+
 namespace tenon::cpu {
 
 struct VecAvx2 {
@@ -97,27 +99,31 @@ struct VecAvx2 {
     if constexpr (kShift < 0) return _mm256_srli_epi16(a, -kShift);
     return a;
   }
-  template <int kMax, int kChunks>
-  static I dot(const B* w, const int8_t* a) {
+  template <int kMax, int kChunks, int kTokens, typename Chunk>
+  static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
     // How many chunks fit 16 bits: each adds two products of at most kMax * 127.
     constexpr int kFit = kMax == 255 ? 1 : 32767 / (2 * kMax * 127);
     constexpr int kRun = kFit < kChunks ? kFit : kChunks;
     static_assert(kRun >= 1 && kChunks % kRun == 0);
     const I ones = _mm256_set1_epi16(1);
-    I sum = zero_int();
-    for (int begin = 0; begin < kChunks; begin += kRun) {
-      I words = chunk_dot<kMax>(w[begin], a + 4 * begin);
-      for (int c = begin + 1; c < begin + kRun; ++c) {
-        words = _mm256_add_epi16(words, chunk_dot<kMax>(w[c], a + 4 * c));
-      }
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(words, ones));
-    }
-    return sum;
+    I words[kTokens];
+    unrolled<kChunks>([&](auto c) {
+      const B w = chunk(c);
+      unrolled<kTokens>([&](auto t) {
+        const I products = multiply<kMax>(w, a + t * stride + 4 * c);
+        words[t] = c % kRun == 0 ? products : _mm256_add_epi16(words[t], products);
+        if constexpr (c % kRun == kRun - 1) {
+          const I sum = _mm256_madd_epi16(words[t], ones);
+          out[t] = c < kRun ? sum : add(out[t], sum);
+        }
+      });
+    });
   }
 
  private:
+  // 16-bit sums of two products of the bytes of w and 4 columns.
   template <int kMax>
-  static I chunk_dot(B w, const int8_t* a) {
+  static I multiply(B w, const int8_t* a) {
     int32_t columns;
     std::memcpy(&columns, a, sizeof(columns));
     const I broadcast = _mm256_set1_epi32(columns);

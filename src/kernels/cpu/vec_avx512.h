@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/unroll.h"
+
 namespace tenon::cpu {
 
 struct VecAvx512 {
@@ -77,15 +79,27 @@ struct VecAvx512 {
     if constexpr (kShift < 0) return _mm512_srli_epi16(a, -kShift);
     return a;
   }
-  template <int kMax, int kChunks>
-  static I dot(const B* w, const int8_t* a) {
-    I sum = zero_int();
-    for (int c = 0; c < kChunks; ++c) {
-      int32_t columns;
-      std::memcpy(&columns, a + 4 * c, sizeof(columns));
-      sum = _mm512_dpbusd_epi32(sum, w[c], _mm512_set1_epi32(columns));
-    }
-    return sum;
+  template <int kMax, int kChunks, int kTokens, typename Chunk>
+  static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
+    // vpdpbusd takes 4 cycles and two start in each: 8 independent chains, walked side by side, keep the
+    // units busy without a deep look-ahead.
+    constexpr int kWanted = kTokens >= 8 ? 1 : kTokens >= 4 ? 2 : 4;
+    constexpr int kSplit = kWanted < kChunks ? kWanted : kChunks;
+    I sums[kTokens][kSplit];
+    unrolled<kChunks>([&](auto c) {
+      const B w = chunk(c);
+      unrolled<kTokens>([&](auto t) {
+        int32_t columns;
+        std::memcpy(&columns, a + t * stride + 4 * c, sizeof(columns));
+        I& sum = sums[t][c % kSplit];
+        sum = _mm512_dpbusd_epi32(c < kSplit ? zero_int() : sum, w, _mm512_set1_epi32(columns));
+      });
+    });
+    unrolled<kTokens>([&](auto t) {
+      if constexpr (kSplit == 4) sums[t][0] = add(add(sums[t][0], sums[t][1]), add(sums[t][2], sums[t][3]));
+      if constexpr (kSplit == 2) sums[t][0] = add(sums[t][0], sums[t][1]);
+      out[t] = sums[t][0];
+    });
   }
 };
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/unroll.h"
+
 namespace tenon::cpu {
 
 struct VecPortable {
@@ -105,21 +107,25 @@ struct VecPortable {
     if constexpr (kShift >= 0) return a << kShift;
     return a >> -kShift;
   }
-  // Per lane: sum over chunks c < kChunks of 4 products w[c] * a[4c..4c+3]; w <= kMax.
-  template <int kMax, int kChunks>
-  static I dot(const B* w, const int8_t* a) {
+  // out[t], per lane: sum over c < kChunks of the 4 products chunk(c) * a[t * stride + 4c..4c+3]; a chunk's
+  // bytes are at most kMax.
+  template <int kMax, int kChunks, int kTokens, typename Chunk>
+  static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
     using Short8 = int16_t __attribute__((vector_size(16)));
-    I sum = zero_int();
-    for (int c = 0; c < kChunks; ++c) {
-      const int8_t* q = a + 4 * c;
-      // Products fit 16 bits (255 * 127), their sums do not.
-      const Short8 even = (Short8)(w[c] & 0x00FF) * Short8{q[0], q[2], q[0], q[2], q[0], q[2], q[0], q[2]};
-      const Short8 odd = (Short8)(w[c] >> 8) * Short8{q[1], q[3], q[1], q[3], q[1], q[3], q[1], q[3]};
-      sum += (((I)even << 16) >> 16) + ((I)even >> 16) + (((I)odd << 16) >> 16) + ((I)odd >> 16);
-    }
-    return sum;
+    unrolled<kTokens>([&](auto t) { out[t] = zero_int(); });
+    unrolled<kChunks>([&](auto c) {
+      const B w = chunk(c);
+      unrolled<kTokens>([&](auto t) {
+        const int8_t* q = a + t * stride + 4 * c;
+        // Products fit 16 bits (255 * 127), their sums do not.
+        const Short8 even =
+            (Short8)(w & 0x00FF) * Short8{q[0], q[2], q[0], q[2], q[0], q[2], q[0], q[2]};
+        const Short8 odd = (Short8)(w >> 8) * Short8{q[1], q[3], q[1], q[3], q[1], q[3], q[1], q[3]};
+        out[t] += (((I)even << 16) >> 16) + ((I)even >> 16) + (((I)odd << 16) >> 16) + ((I)odd >> 16);
+      });
+    });
   }
-  // What a quant of 8 bits has to be read as: see vec_avx2.h.
+  // Whether dots() reads chunks of 8 bits as q - 128: see vec_avx2.h.
   static constexpr bool kSignedBytes = false;
 };
 
