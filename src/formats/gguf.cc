@@ -174,8 +174,8 @@ class GgufParser {
     for (uint64_t i = 0; i < entry_count; ++i) TENON_RETURN_IF_ERROR(parse_entry(i));
     TENON_RETURN_IF_ERROR(read_alignment());
     if (tensor_count > left() / kMinTensorBytes) {
-      return data_loss("tensor count {} cannot fit into the {} bytes that follow the metadata",
-                       tensor_count, left());
+      return data_loss("tensor count {} needs at least {} bytes each at offset {}, but the file has {} bytes",
+                       tensor_count, kMinTensorBytes, pos_, bytes_.size());
     }
     for (uint64_t i = 0; i < tensor_count; ++i) TENON_RETURN_IF_ERROR(parse_tensor(i));
     return place_tensors();
@@ -274,8 +274,8 @@ class GgufParser {
     const bool is_string = array.type == GgufType::kString;
     const uint64_t element = is_string ? sizeof(uint64_t) : number_bytes(array.type);
     if (array.count > left() / element) {
-      return data_loss("{}: array count {} needs at least {} bytes each, but {} bytes are left", what,
-                       array.count, element, left());
+      return data_loss("{}: array count {} needs at least {} bytes each at offset {}, but the file has {} bytes",
+                       what, array.count, element, pos_, bytes_.size());
     }
     if (!is_string) {
       array.numbers = bytes_.subspan(pos_, array.count * element);
