@@ -65,7 +65,7 @@ struct LinearKernels {
 
   // One panel, M tokens. fetch: also bring the stream of weights into the cache.
   template <PackedFormat kFormat, int M>
-  static void quant_tile(const std::byte* panel, const ActivationGroup* x, int64_t cols, bool fetch, F* sums) {
+  static void quant_tile(const std::byte* panel, const ActivationGroup* x, int64_t cols, bool fetch, F (&result)[M]) {
     constexpr PackedTraits kTraits = packed_traits(kFormat);
     constexpr int kMax = (1 << kTraits.bits) - 1;
     constexpr int64_t kScaleBytes = group_scale_bytes(kTraits, kQuantRows);
@@ -75,6 +75,7 @@ struct LinearKernels {
     // A vector type that reads 8-bit quants as signed has subtracted the zero already.
     constexpr int kZero = kMax == 255 && V::kSignedBytes ? 0 : kTraits.zero;
     const std::byte* lines = panel + panel_scale_bytes(kTraits, kQuantRows, cols);
+    F sums[M];  // not `result`: what a reference names is kept in memory
     unrolled<M>([&](auto t) { sums[t] = V::set1(0.0F); });
     for (int64_t g = 0; g < cols / kGroupColumns; ++g) {
       if (fetch) {
@@ -101,6 +102,7 @@ struct LinearKernels {
         });
       });
     }
+    unrolled<M>([&](auto t) { result[t] = sums[t]; });
   }
 
   template <PackedFormat kFormat>

@@ -110,11 +110,15 @@ struct VecAvx2 {
     unrolled<kChunks>([&](auto c) {
       const B w = chunk(c);
       unrolled<kTokens>([&](auto t) {
-        const I products = multiply<kMax>(w, a + t * stride + 4 * c);
-        words[t] = c % kRun == 0 ? products : _mm256_add_epi16(words[t], products);
+        I sum = multiply<kMax>(w, a + t * stride + 4 * c);
+        if constexpr (c % kRun != 0) sum = _mm256_add_epi16(words[t], sum);
         if constexpr (c % kRun == kRun - 1) {
-          const I sum = _mm256_madd_epi16(words[t], ones);
+          sum = _mm256_madd_epi16(sum, ones);
           out[t] = c < kRun ? sum : add(out[t], sum);
+        } else {
+          // Or GCC regroups these integer sums into trees, whose leaves do not fit the registers.
+          asm("" : "+x"(sum));
+          words[t] = sum;
         }
       });
     });
