@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "text/unicode_differences.h"
 #include "text/utf8.h"
 
 namespace tenon {
@@ -22,13 +23,15 @@ class FormNormalizer {
     out_.marks.reserve(in_.marks.size());
     for (size_t begin = 0; begin < in_.text.size();) {
       // One character and everything that may combine with it or with each other.
-      size_t end = begin + decode_utf8(in_.text, begin).length;
-      while (end < in_.text.size() && static_cast<uint8_t>(in_.text[end]) >= 0x80) {
+      const Utf8Char first = decode_utf8(in_.text, begin);
+      const bool alone = has_later_normalization(first.code);
+      size_t end = begin + first.length;
+      while (!alone && end < in_.text.size() && static_cast<uint8_t>(in_.text[end]) >= 0x80) {
         const Utf8Char next = decode_utf8(in_.text, end);
-        if (next.code < kFirstCombining) break;
+        if (next.code < kFirstCombining || has_later_normalization(next.code)) break;
         end += next.length;
       }
-      if (end == begin + 1) {
+      if (alone || end == begin + 1) {
         copy(begin, end);
       } else {
         normalize(begin, end);

@@ -1,8 +1,9 @@
 // Oniguruma (Ruby syntax, UTF-8) to PCRE2. Where the two differ:
 //   \s      Onig: White_Space. PCRE2 with UCP adds U+180E.       -> spelt out
-//   \d      Nd in both                                           -> \p{Nd}
+//   \d      Nd in both                                           -> as \p{Nd}
 //   \w, \b  differ in letters-like symbols and marks             -> refused
-//   \p{Han} PCRE2 means script extensions                        -> \p{sc:Han}
+//   \p{L}... PCRE2 has older Unicode tables                     -> the later members are added
+//   \p{Han} PCRE2 means script extensions                        -> refused
 //   \v, \h  other meanings                                       -> \v spelt out, \h refused
 //   x{,n}   PCRE2 10.42 reads it literally                       -> x{0,n}
 //   x{n}+, x{n}?  Onig: a repeat of the repeat, not possessive or lazy -> refused
@@ -11,6 +12,7 @@
 #include <array>
 
 #include "text/regex.h"
+#include "text/unicode_differences.h"
 #include "text/utf8.h"
 
 namespace tenon {
@@ -20,11 +22,10 @@ constexpr std::string_view kWhiteSpace =
     R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
 // Properties with the same meaning in both. Not C and Cn, whose members change with every Unicode version.
-constexpr std::array<std::string_view, 33> kProperties = {
-    "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd",
-    "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "Cc", "Cf"};
-// Scripts that tokenizers split on.
-constexpr std::array<std::string_view, 5> kScripts = {"Han", "Hiragana", "Katakana", "Hangul", "Thai"};
+// Nor Mn and Mc, between which a character has moved, nor scripts, for the same reason.
+constexpr std::array<std::string_view, 29> kProperties = {
+    "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
+    "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "Cc"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
@@ -70,18 +71,24 @@ class Translator {
                        at_);
   }
 
-  Status property() {
-    const size_t close = pattern_.find('}', at_);
-    if (peek(2) != '{' || close == std::string_view::npos) return refuse("a malformed \\p");
-    const std::string_view name = pattern_.substr(at_ + 3, close - at_ - 3);
-    if (std::find(kProperties.begin(), kProperties.end(), name) != kProperties.end()) {
-      copy(close + 1 - at_);
-      return ok_status();
-    }
-    if (std::find(kScripts.begin(), kScripts.end(), name) == kScripts.end()) {
+  Status property(std::string_view name, bool negated, bool in_class) {
+    if (std::find(kProperties.begin(), kProperties.end(), name) == kProperties.end()) {
       return refuse("the property '" + std::string(name) + "'");
     }
-    out_ += std::string("\\") + peek(1) + "{sc:" + std::string(name) + "}";
+    const std::string later = later_members(name);
+    if (in_class) {
+      if (negated && !later.empty()) return refuse("\\P inside a class");
+      out_ += (negated ? "\\P{" : "\\p{") + std::string(name) + "}" + later;
+    } else {
+      out_ += (negated ? "[^\\p{" : "[\\p{") + std::string(name) + "}" + later + "]";
+    }
+    return ok_status();
+  }
+
+  Status named_property(bool in_class) {
+    const size_t close = pattern_.find('}', at_);
+    if (peek(2) != '{' || close == std::string_view::npos) return refuse("a malformed \\p");
+    TENON_RETURN_IF_ERROR(property(pattern_.substr(at_ + 3, close - at_ - 3), peek(1) == 'P', in_class));
     at_ = close + 1;
     return ok_status();
   }
@@ -118,12 +125,13 @@ class Translator {
         if (in_class) return refuse("\\S inside a class");
         return put("[^" + std::string(kWhiteSpace) + "]");
       case 'd':
-        return put("\\p{Nd}");
       case 'D':
-        return put("\\P{Nd}");
+        TENON_RETURN_IF_ERROR(property("Nd", c == 'D', in_class));
+        at_ += 2;
+        return ok_status();
       case 'p':
       case 'P':
-        return property();
+        return named_property(in_class);
       case 'x':
       case 'u':
         return code_point();
