@@ -12,11 +12,18 @@
 namespace tenon {
 namespace {
 
-// About 20-50 us of spinning: longer than the serial gap between two kernels of a step, shorter than
+// About 50-100 us of spinning: longer than the serial gap between two kernels of a step, shorter than
 // what an idle engine should burn.
 constexpr int kSpinIterations = 4000;
+// A microsecond or two. Whoever waits that long offers its core: on a busy machine the thread waited for may
+// be queued on this very core. With nobody queued the offer costs a fraction of a microsecond.
+constexpr int kSpinsPerYield = 64;
 
-inline void cpu_relax() {
+inline void spin(int round) {
+  if (round % kSpinsPerYield == kSpinsPerYield - 1) {
+    std::this_thread::yield();
+    return;
+  }
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
@@ -50,24 +57,17 @@ void ThreadPool::dispatch(Trampoline call, void* context) {
     wake_.notify_all();
   }
   call(context, 0);
-  int spins = 0;
-  while (pending_.load(std::memory_order_acquire) != 0) {
-    cpu_relax();
-    // A worker may have lost its core to another process: give ours away rather than burn it.
-    if (++spins >= kSpinIterations) {
-      spins = 0;
-      std::this_thread::yield();
-    }
+  for (int round = 0; pending_.load(std::memory_order_acquire) != 0; round = (round + 1) % kSpinsPerYield) {
+    spin(round);
   }
 }
 
 void ThreadPool::worker_loop(int thread_index) {
   uint64_t seen = 0;
   for (;;) {
-    int spins = 0;
     uint64_t current = generation_.load(std::memory_order_acquire);
-    while (current == seen && ++spins < kSpinIterations) {
-      cpu_relax();
+    for (int round = 0; current == seen && round < kSpinIterations; ++round) {
+      spin(round);
       current = generation_.load(std::memory_order_acquire);
     }
     if (current == seen) {

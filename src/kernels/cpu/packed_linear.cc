@@ -60,7 +60,7 @@ class PackedWeight final : public LinearWeight {
 
   std::vector<Segment> segments;
   bool any_quantised = false, any_float = false;
-  Buffer memory;
+  std::shared_ptr<std::byte> memory;
 };
 
 struct PackedLinear::Call {
@@ -76,14 +76,14 @@ struct PackedLinear::Call {
 Result<std::unique_ptr<LinearWeight>> PackedLinear::make_weight(std::span<const WeightSource> parts,
                                                                 bool exact) {
   auto weight = std::make_unique<PackedWeight>(parts, exact, *kernels_);
-  weight->memory = Buffer::try_allocate(static_cast<size_t>(weight->bytes()));
-  if (weight->memory.data() == nullptr) {
+  weight->memory = arena_.allocate(static_cast<size_t>(weight->bytes()));
+  if (weight->memory == nullptr) {
     return resource_exhausted("{}: no memory for {} bytes of repacked weights", parts[0].name,
                               weight->bytes());
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     const Segment& segment = weight->segments[i];
-    std::byte* base = weight->memory.data() + segment.offset;
+    std::byte* base = weight->memory.get() + segment.offset;
     const int64_t grain = std::max<int64_t>(1, (int64_t{64} << 10) / segment.panel_bytes);
     pool_->parallel_for(segment.panels, grain, [&](int64_t begin, int64_t end, int) {
       for (int64_t p = begin; p < end; ++p) {
@@ -122,7 +122,7 @@ void PackedLinear::run_share(const Call& call, int64_t share, int64_t shares, in
     task.panel_begin = segment.panel_at(begin);
     task.panel_end = segment.panel_at(end);
     if (task.panel_begin >= task.panel_end) continue;
-    task.panels = call.weight->memory.data() + segment.offset;
+    task.panels = call.weight->memory.get() + segment.offset;
     task.panel_bytes = segment.panel_bytes;
     task.rows = segment.rows;
     task.cols = call.x.cols;

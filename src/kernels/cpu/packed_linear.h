@@ -10,6 +10,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/weight_arena.h"
 #include "kernels/ops.h"
 
 namespace tenon::cpu {
@@ -33,6 +34,7 @@ class PackedLinear {
 
   ThreadPool* pool_;
   const KernelTable* kernels_;
+  WeightArena arena_;
   Buffer scratch_;  // packed activations, quantised then float
 };
 
