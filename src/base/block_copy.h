@@ -1,4 +1,5 @@
-// One KV block to copy: the scheduler writes lists of them, the KV pool carries them out. Block ids, no bytes.
+// One KV block to copy: the scheduler writes lists of them, the KV pool carries them out. Block
+// ids, no bytes.
 #pragma once
 
 #include <cstdint>

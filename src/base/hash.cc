@@ -48,7 +48,8 @@ void SipHasher::absorb(uint64_t word) {
 }
 
 void SipHasher::update(std::span<const std::byte> bytes) {
-  // The tail holds num_bytes_ % 8 bytes; each whole word fills it up and leaves the same number behind.
+  // The tail holds num_bytes_ % 8 bytes; each whole word fills it up and leaves the same number
+  // behind.
   const unsigned filled = 8 * static_cast<unsigned>(num_bytes_ % 8);
   num_bytes_ += bytes.size();
   while (bytes.size() >= 8) {

@@ -1,5 +1,6 @@
-// Keyed hashing: SipHash-2-4 with 128-bit output (Aumasson and Bernstein, 2012), and a writer that feeds it
-// tagged, length-prefixed fields, so that two different lists of fields never hash the same bytes.
+// Keyed hashing: SipHash-2-4 with 128-bit output (Aumasson and Bernstein, 2012), and a writer that
+// feeds it tagged, length-prefixed fields, so that two different lists of fields never hash the
+// same bytes.
 //
 // Ownership:     values.
 // Thread safety: distinct objects are independent.
@@ -34,7 +35,7 @@ class SipHasher {
   void absorb(uint64_t word);
 
   std::array<uint64_t, 4> v_;
-  uint64_t tail_ = 0;      // bytes not yet absorbed, little-endian
+  uint64_t tail_ = 0;  // bytes not yet absorbed, little-endian
   uint64_t num_bytes_ = 0;
 };
 

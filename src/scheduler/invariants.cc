@@ -12,11 +12,14 @@ Status check_request(const SchedulerState& state, const ScheduledRequest& reques
   const int32_t num_host = static_cast<int32_t>(request.host_blocks.size());
   const bool running = request.state == RequestState::kRunning;
   const bool swapped = request.state == RequestState::kSwapped;
-  if (!running && num_blocks > 0) return internal_error("request {}: does not run but has blocks", id);
-  if (!swapped && num_host > 0) return internal_error("request {}: not swapped but on the host", id);
+  if (!running && num_blocks > 0)
+    return internal_error("request {}: does not run but has blocks", id);
+  if (!swapped && num_host > 0)
+    return internal_error("request {}: not swapped but on the host", id);
   // The newest token's block comes with the row that computes it.
   if (running && num_blocks < state.blocks.blocks_for(request.num_tokens() - 1)) {
-    return internal_error("request {}: {} blocks for {} tokens", id, num_blocks, request.num_tokens());
+    return internal_error("request {}: {} blocks for {} tokens", id, num_blocks,
+                          request.num_tokens());
   }
   if (swapped && num_host != state.blocks.blocks_for(request.num_computed)) {
     return internal_error("request {}: {} host blocks for {} tokens", id, num_host,
@@ -37,10 +40,13 @@ Status check_request(const SchedulerState& state, const ScheduledRequest& reques
   return ok_status();
 }
 
-Status check_queue(const SchedulerState& state, const std::vector<int32_t>& queue, RequestState which) {
+Status check_queue(const SchedulerState& state,
+                   const std::vector<int32_t>& queue,
+                   RequestState which) {
   for (size_t i = 0; i < queue.size(); ++i) {
     const ScheduledRequest& request = state.requests.at(queue[i]);
-    if (!state.requests.holds(queue[i], request.id)) return internal_error("slot {}: queued but unused", queue[i]);
+    if (!state.requests.holds(queue[i], request.id))
+      return internal_error("slot {}: queued but unused", queue[i]);
     if (request.state != which) return internal_error("request {}: in the wrong queue", request.id);
     if (i > 0 && !state.runs_before(queue[i - 1], queue[i])) {
       return internal_error("request {}: out of order", request.id);
@@ -56,12 +62,16 @@ Status check_references(const SchedulerState& state) {
   std::vector<int32_t> host_refs(static_cast<size_t>(state.config.num_host_blocks));
   for (const auto* queue : {&state.running, &state.waiting, &state.swapped}) {
     for (const int32_t slot : *queue) {
-      for (const int32_t block : state.requests.at(slot).block_table) ++refs.at(static_cast<size_t>(block));
-      for (const int32_t block : state.requests.at(slot).host_blocks) ++host_refs.at(static_cast<size_t>(block));
+      for (const int32_t block : state.requests.at(slot).block_table)
+        ++refs.at(static_cast<size_t>(block));
+      for (const int32_t block : state.requests.at(slot).host_blocks)
+        ++host_refs.at(static_cast<size_t>(block));
     }
   }
-  state.blocks.allocator().for_each_fenced([&](int32_t block) { ++refs.at(static_cast<size_t>(block)); });
-  state.host_blocks.for_each_fenced([&](int32_t block) { ++host_refs.at(static_cast<size_t>(block)); });
+  state.blocks.allocator().for_each_fenced(
+      [&](int32_t block) { ++refs.at(static_cast<size_t>(block)); });
+  state.host_blocks.for_each_fenced(
+      [&](int32_t block) { ++host_refs.at(static_cast<size_t>(block)); });
   if (refs[kNullBlock] != 0) return internal_error("the null block is in a block table");
   for (int32_t block = 1; block < state.config.num_blocks; ++block) {
     if (refs[static_cast<size_t>(block)] != state.blocks.ref_count(block)) {
@@ -72,7 +82,8 @@ Status check_references(const SchedulerState& state) {
   for (int32_t block = 0; block < state.config.num_host_blocks; ++block) {
     if (host_refs[static_cast<size_t>(block)] != state.host_blocks.ref_count(block)) {
       return internal_error("host block {}: {} holders, {} references", block,
-                            host_refs[static_cast<size_t>(block)], state.host_blocks.ref_count(block));
+                            host_refs[static_cast<size_t>(block)],
+                            state.host_blocks.ref_count(block));
     }
   }
   return ok_status();

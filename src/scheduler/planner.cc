@@ -8,8 +8,9 @@
 namespace tenon {
 namespace {
 
-// Free device blocks as they will be once the plan so far is applied: the block manager's reference counts plus
-// what the plan adds and drops. This is what lets a plan count on blocks without touching any.
+// Free device blocks as they will be once the plan so far is applied: the block manager's reference
+// counts plus what the plan adds and drops. This is what lets a plan count on blocks without
+// touching any.
 class BlockForecast {
  public:
   BlockForecast(const BlockManager& blocks, PlanScratch& scratch)
@@ -65,7 +66,8 @@ class Planner {
         state_.running, [this](int32_t slot) { return state_.busy(state_.requests.at(slot)); });
     schedule_single_tokens();
     schedule_chunks();
-    // What a preemption freed belongs to the requests that run; admitting now would take it away again.
+    // What a preemption freed belongs to the requests that run; admitting now would take it away
+    // again.
     if (plan_.preemptions.empty()) admit();
     order_rows();
   }
@@ -75,8 +77,9 @@ class Planner {
     return state_.requests.at(state_.running[i]);
   }
 
-  // Requests at and after victims_end_ are preempted or busy. Only single tokens can lack a block, because
-  // admission takes them for all tokens a request has; so no victim ever has a row in this plan.
+  // Requests at and after victims_end_ are preempted or busy. Only single tokens can lack a block,
+  // because admission takes them for all tokens a request has; so no victim ever has a row in this
+  // plan.
   void schedule_single_tokens() {
     for (size_t i = 0; i < victims_end_ && tokens_left_ > 0; ++i) {
       const ScheduledRequest& request = running(i);
@@ -100,7 +103,8 @@ class Planner {
     return budget_.chunked_prefill ? tokens_left_ : 0;
   }
 
-  // Makes sure that the request has a block for its next token, by preempting from the end of the order.
+  // Makes sure that the request has a block for its next token, by preempting from the end of the
+  // order.
   bool find_block(size_t i) {
     const ScheduledRequest& request = running(i);
     const int32_t need = state_.blocks.blocks_for(request.num_tokens()) -
@@ -109,7 +113,8 @@ class Planner {
       // Blocks are on their way: preempting for what the next commit brings would empty the engine.
       if (state_.blocks.num_fenced() > 0) return false;
       while (victims_end_ > i + 1 && state_.busy(running(victims_end_ - 1))) --victims_end_;
-      if (victims_end_ == i + 1 && any_busy_) return false;  // a busy one may be the better victim soon
+      if (victims_end_ == i + 1 && any_busy_)
+        return false;  // a busy one may be the better victim soon
       preempt(--victims_end_);
       if (victims_end_ == i) return false;  // it was the last one itself
     }
@@ -137,8 +142,7 @@ class Planner {
       case PreemptionMode::kAuto: break;
     }
     const PreemptionCosts& costs = state_.config.costs;
-    return 2 * num_copies * costs.seconds_per_block <
-           victim.num_computed * costs.seconds_per_token;
+    return 2 * num_copies * costs.seconds_per_block < victim.num_computed * costs.seconds_per_token;
   }
 
   [[nodiscard]] bool can_grow(const ScheduledRequest& request) const {

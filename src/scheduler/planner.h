@@ -6,8 +6,9 @@
 
 namespace tenon {
 
-// Writes the plan of step state.last_applied + 1; copies are left to Scheduler::apply(). See scheduler.h for the
-// rules. Bounded by O(running + blocks touched); does not allocate once `plan` is warm.
+// Writes the plan of step state.last_applied + 1; copies are left to Scheduler::apply(). See
+// scheduler.h for the rules. Bounded by O(running + blocks touched); does not allocate once `plan`
+// is warm.
 void plan_step(const SchedulerState& state, const StepBudget& budget, StepPlan* plan);
 
 }  // namespace tenon

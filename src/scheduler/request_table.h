@@ -22,7 +22,9 @@ class RequestTable {
   [[nodiscard]] bool holds(int32_t slot, RequestId id) const;
   [[nodiscard]] int32_t slot_of(RequestId id) const;  // -1: none
   [[nodiscard]] const ScheduledRequest* find(RequestId id) const;
-  [[nodiscard]] ScheduledRequest& at(int32_t slot) { return slots_[static_cast<size_t>(slot)].request; }
+  [[nodiscard]] ScheduledRequest& at(int32_t slot) {
+    return slots_[static_cast<size_t>(slot)].request;
+  }
   [[nodiscard]] const ScheduledRequest& at(int32_t slot) const {
     return slots_[static_cast<size_t>(slot)].request;
   }

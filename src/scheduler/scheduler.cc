@@ -31,7 +31,8 @@ void dequeue(SchedulerState& state, int32_t slot) {
 }  // namespace
 
 Status Scheduler::validate(const SchedulerConfig& config) {
-  if (config.block_size < 1) return invalid_argument("--block-size {}: must be at least 1", config.block_size);
+  if (config.block_size < 1)
+    return invalid_argument("--block-size {}: must be at least 1", config.block_size);
   if (config.num_blocks < 2) {
     return invalid_argument("--num-kv-blocks {}: must be at least 2, one of them is reserved",
                             config.num_blocks);
@@ -59,15 +60,16 @@ Scheduler::Scheduler(const SchedulerConfig& config) : state_(config) {
 Status Scheduler::check_fits(int32_t num_prompt_tokens, int32_t max_total_tokens) const {
   const int32_t needed = blocks_needed(num_prompt_tokens, max_total_tokens);
   if (needed > state_.blocks.num_blocks()) {
-    return invalid_argument("a request of up to {} tokens needs {} KV blocks of {} tokens, the cache has {}",
-                            max_total_tokens, needed, state_.blocks.block_size(),
-                            state_.blocks.num_blocks());
+    return invalid_argument(
+        "a request of up to {} tokens needs {} KV blocks of {} tokens, the cache has {}",
+        max_total_tokens, needed, state_.blocks.block_size(), state_.blocks.num_blocks());
   }
   const StepBudget& budget = state_.config.budget;
   const int32_t max_computed = std::max(num_prompt_tokens, max_total_tokens - 1);
   if (!budget.chunked_prefill && max_computed > budget.max_num_batched_tokens) {
     return invalid_argument(
-        "a request of up to {} tokens exceeds --max-num-batched-tokens {}, and chunked prefill is off",
+        "a request of up to {} tokens exceeds --max-num-batched-tokens {}, and chunked prefill is "
+        "off",
         max_total_tokens, budget.max_num_batched_tokens);
   }
   return ok_status();
@@ -144,7 +146,8 @@ void Scheduler::preempt(const Preemption& preemption, StepPlan* plan) {
     victim.state = RequestState::kWaiting;
     ++state_.stats.preemptions_recompute;
   }
-  // Free at once: no uncommitted step has a row of a victim, and copies go out before this step writes.
+  // Free at once: no uncommitted step has a row of a victim, and copies go out before this step
+  // writes.
   state_.blocks.release(victim.block_table);
   victim.block_table.clear();
   victim.num_published = 0;
@@ -157,11 +160,13 @@ void Scheduler::take_hits(const Admission& admission, std::span<const int32_t> h
 }
 
 void Scheduler::grow(const PlanRow& row) {
+  TENON_CHECK(state_.requests.holds(row.slot, row.id));  // else the plan is older than the state
   ScheduledRequest& request = state_.requests.at(row.slot);
   request.last_step = state_.last_applied;
   if (request.state != RequestState::kRunning) return;  // admit() takes its blocks
   const int32_t have = static_cast<int32_t>(request.block_table.size());
-  state_.blocks.allocate(state_.blocks.blocks_for(request.num_tokens()) - have, request.block_table);
+  state_.blocks.allocate(state_.blocks.blocks_for(request.num_tokens()) - have,
+                         request.block_table);
 }
 
 void Scheduler::admit(const Admission& admission, StepPlan* plan) {
@@ -209,7 +214,8 @@ void Scheduler::commit(const StepPlan& plan, std::span<const RowResult> results)
   state_.blocks.complete(plan.step);
   state_.host_blocks.complete(plan.step);
   for (size_t i = 0; i < results.size(); ++i) {
-    if (state_.requests.holds(plan.rows[i].slot, plan.rows[i].id)) advance(plan.rows[i], results[i]);
+    if (state_.requests.holds(plan.rows[i].slot, plan.rows[i].id))
+      advance(plan.rows[i], results[i]);
   }
   ++state_.stats.steps;
 }
@@ -224,7 +230,8 @@ void Scheduler::advance(const PlanRow& row, const RowResult& result) {
   request.max_computed = std::max(request.max_computed, end);
 
   // Their KV is computed now, so others may find the blocks that are full.
-  state_.blocks.extend_chain(std::span(request.tokens).first(static_cast<size_t>(end)), request.chain);
+  state_.blocks.extend_chain(std::span(request.tokens).first(static_cast<size_t>(end)),
+                             request.chain);
   for (; request.num_published < end / state_.blocks.block_size(); ++request.num_published) {
     const auto position = static_cast<size_t>(request.num_published);
     state_.blocks.publish(request.block_table[position], request.num_published, request.tokens,

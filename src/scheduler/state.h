@@ -20,7 +20,8 @@ struct StepBudget {
   bool chunked_prefill = true;
 };
 
-// What `auto` preemption compares, in seconds: tokens computed again against blocks copied out and back in.
+// What `auto` preemption compares, in seconds: tokens computed again against blocks copied out and
+// back in.
 struct PreemptionCosts {
   double seconds_per_token = 1e-3;  // prefill time of one token
   double seconds_per_block = 1e-5;  // one copy of one block
@@ -34,7 +35,8 @@ struct SchedulerConfig {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   PreemptionMode preemption_mode = PreemptionMode::kAuto;
   PreemptionCosts costs = {};
-  StepBudget budget = {};  // the largest that plan() will be given; add() refuses what cannot run within it
+  StepBudget budget =
+      {};  // the largest that plan() will be given; add() refuses what cannot run within it
   std::optional<HashKey> hash_key = std::nullopt;  // of the prefix index; random if not set
 };
 
@@ -42,9 +44,9 @@ struct SchedulerConfig {
 struct SchedulerStats {
   uint64_t prompt_tokens = 0;         // of requests at their first admission: each prompt once
   uint64_t prompt_tokens_cached = 0;  // of those, found in the prefix cache
-  uint64_t recomputed_tokens = 0;     // computed although the request had their KV before a preemption
-  uint64_t prefix_queries = 0;        // prompt tokens looked up in the prefix cache, at first admission
-  uint64_t prefix_hits = 0;           // of those, found
+  uint64_t recomputed_tokens = 0;  // computed although the request had their KV before a preemption
+  uint64_t prefix_queries = 0;  // prompt tokens looked up in the prefix cache, at first admission
+  uint64_t prefix_hits = 0;     // of those, found
   uint64_t preemptions_swap = 0;
   uint64_t preemptions_recompute = 0;
   uint64_t steps = 0;  // committed
@@ -64,8 +66,8 @@ struct SchedulerState {
   uint64_t num_arrivals = 0;
   SchedulerStats stats;
 
-  // Blocks that a request of this size holds at its longest. Its last token is never computed, unless it is the
-  // prompt's.
+  // Blocks that a request of this size holds at its longest. Its last token is never computed,
+  // unless it is the prompt's.
   [[nodiscard]] int32_t blocks_needed(int32_t num_prompt_tokens, int32_t max_total_tokens) const {
     return blocks.blocks_for(std::max(num_prompt_tokens, max_total_tokens - 1));
   }

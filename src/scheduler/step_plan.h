@@ -1,10 +1,13 @@
-// What one step does, in ids and lengths. Made by plan_step(), filled with block copies by Scheduler::apply(),
-// carried out by the engine in this order:
+// What one step does, in ids and lengths. Made by plan_step(), filled with block copies by
+// Scheduler::apply(), carried out by the engine in this order:
 //   1. swap_out copies (device -> host)
 //   2. swap_in copies (host -> device)
 //   3. rows: one forward pass, K and V of row tokens written to slot block * block_size + offset
 //   4. sampling for the rows with `sample` set
-// There are no copy-on-write copies: a shared block is full and nothing is written to it.
+// Steps are executed in the order they were applied. A block that is swapped out has to be read
+// before the rows of its own step run, because they may write to it; it may arrive on the host any
+// time before the step is committed. There are no copy-on-write copies: a shared block is full and
+// nothing is written to it.
 //
 // Ownership:     plain data; reuse one object so that planning does not allocate.
 #pragma once
@@ -38,19 +41,19 @@ struct PlanRow {
 struct Preemption {
   RequestId id = 0;
   int32_t slot = 0;
-  bool swap = false;              // else recompute
-  int32_t num_copies = 0;         // its share of swap_out_copies, in order
+  bool swap = false;       // else recompute
+  int32_t num_copies = 0;  // its share of swap_out_copies, in order
 };
 
 struct Admission {
   RequestId id = 0;
   int32_t slot = 0;
-  bool from_swap = false;     // else from the waiting queue
-  bool first = false;         // never admitted before
-  int32_t num_cached = 0;     // tokens whose KV comes from the prefix index: num_hits * block_size
-  int32_t num_hits = 0;       // its share of hit_blocks, in order
+  bool from_swap = false;  // else from the waiting queue
+  bool first = false;      // never admitted before
+  int32_t num_cached = 0;  // tokens whose KV comes from the prefix index: num_hits * block_size
+  int32_t num_hits = 0;    // its share of hit_blocks, in order
   int32_t num_new_blocks = 0;
-  int32_t num_copies = 0;     // its share of swap_in_copies, in order
+  int32_t num_copies = 0;  // its share of swap_in_copies, in order
 };
 
 // Work memory of plan_step(), kept with the plan so that a reused one does not allocate.
@@ -61,7 +64,8 @@ struct PlanScratch {
 
 struct StepPlan {
   StepId step = 0;
-  std::vector<PlanRow> rows;  // decode, then extend (short before long), then prefill; at most one a request
+  std::vector<PlanRow>
+      rows;  // decode, then extend (short before long), then prefill; at most one a request
   int32_t num_decode_rows = 0, num_extend_rows = 0, num_prefill_rows = 0;
   int32_t num_tokens = 0;  // of all rows
   std::vector<Preemption> preemptions;
@@ -74,13 +78,15 @@ struct StepPlan {
 
   PlanScratch scratch;
 
-  // Nothing to do at all. A plan without rows may still preempt, and then has to be applied and committed.
+  // Nothing to do at all. A plan without rows may still preempt, and then has to be applied and
+  // committed.
   [[nodiscard]] bool empty() const { return rows.empty() && preemptions.empty(); }
 };
 
 // What came out for row i of a plan.
 struct RowResult {
-  int32_t token = -1;     // sampled token; -1: none (row without `sample`, or a request that only scores)
+  int32_t token =
+      -1;  // sampled token; -1: none (row without `sample`, or a request that only scores)
   bool finished = false;  // the request ends here; its blocks are released
 };
 

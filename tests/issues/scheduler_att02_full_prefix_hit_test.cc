@@ -1,5 +1,6 @@
-// ATT-02: a prompt that is a multiple of the block size and fully cached (vllm-project/vllm PR #17999 and others).
-// There must be something left to compute, the estimate must be what is taken, and what was evicted must not answer.
+// ATT-02: a prompt that is a multiple of the block size and fully cached (vllm-project/vllm PR
+// #17999 and others). There must be something left to compute, the estimate must be what is taken,
+// and what was evicted must not answer.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -21,7 +22,10 @@ struct Outcome {
 };
 
 // Runs one request to its end; the plan's counts must be those of the blocks really taken.
-Outcome run(SimulatedEngine& engine, RequestId id, std::vector<int32_t> prompt, int32_t num_output) {
+Outcome run(SimulatedEngine& engine,
+            RequestId id,
+            std::vector<int32_t> prompt,
+            int32_t num_output) {
   const BlockManager& blocks = engine.scheduler.blocks();
   const auto num_prompt = static_cast<int32_t>(prompt.size());
   const int32_t free_before = blocks.num_free();
@@ -29,7 +33,8 @@ Outcome run(SimulatedEngine& engine, RequestId id, std::vector<int32_t> prompt, 
   EXPECT_TRUE(engine.issue());
   const Admission admission = engine.newest_plan().admissions.at(0);
   EXPECT_EQ(admission.num_hits + admission.num_new_blocks, blocks.blocks_for(num_prompt));
-  EXPECT_EQ(free_before - blocks.num_free(), blocks.blocks_for(num_prompt));  // nobody else holds the hits
+  EXPECT_EQ(free_before - blocks.num_free(),
+            blocks.blocks_for(num_prompt));  // nobody else holds the hits
   EXPECT_EQ(engine.scheduler.find(id)->block_table.size(),
             static_cast<size_t>(blocks.blocks_for(num_prompt)));
   EXPECT_GE(engine.newest_plan().rows.at(0).num_tokens, 1);
@@ -41,8 +46,8 @@ Outcome run(SimulatedEngine& engine, RequestId id, std::vector<int32_t> prompt, 
 
 TEST(Att02, ColdWarmAndEvictedRunsAgree) {
   constexpr int32_t kBlock = 16;
-  for (const int32_t length : {1, kBlock - 1, kBlock, kBlock + 1, 2 * kBlock - 1, 2 * kBlock, 2 * kBlock + 1,
-                               4 * kBlock}) {
+  for (const int32_t length : {1, kBlock - 1, kBlock, kBlock + 1, 2 * kBlock - 1, 2 * kBlock,
+                               2 * kBlock + 1, 4 * kBlock}) {
     SCOPED_TRACE(length);
     SchedulerConfig config;
     config.num_blocks = 12;
@@ -56,7 +61,8 @@ TEST(Att02, ColdWarmAndEvictedRunsAgree) {
     EXPECT_EQ(cold.output, warm.output);
     EXPECT_EQ(cold.output, again.output);
     EXPECT_EQ(cold.num_cached, 0);
-    EXPECT_EQ(warm.num_cached, (length - 1) / kBlock * kBlock);  // at most length - 1, in whole blocks
+    EXPECT_EQ(warm.num_cached,
+              (length - 1) / kBlock * kBlock);  // at most length - 1, in whole blocks
     EXPECT_EQ(again.num_cached, 0);
   }
 }
@@ -82,7 +88,8 @@ TEST(Att02, AReusedBlockNoLongerAnswersForItsOldContent) {
     manager.begin_chain("", chain);
     manager.extend_chain(tokens, chain);
     manager.allocate(2, table);
-    for (int32_t i = 0; i < 2; ++i) manager.publish(table[static_cast<size_t>(i)], i, tokens, chain);
+    for (int32_t i = 0; i < 2; ++i)
+      manager.publish(table[static_cast<size_t>(i)], i, tokens, chain);
     manager.release(table);
   };
   const auto find = [&](const std::vector<int32_t>& tokens, const std::vector<BlockHash>& chain) {

@@ -1,5 +1,5 @@
-// ATT-03: a block appended one token too early or too late, last block of length 0 (GeeeekExplorer/nano-vllm issue
-// #240 and PR #71, Wenyueh/MinivLLM PR #85 and #87).
+// ATT-03: a block appended one token too early or too late, last block of length 0
+// (GeeeekExplorer/nano-vllm issue #240 and PR #71, Wenyueh/MinivLLM PR #85 and #87).
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -46,15 +46,16 @@ TEST(Att03, ForkedAndFreedTwiceEveryBlockIsFreeOnce) {
   EXPECT_TRUE(manager.check_invariants().ok());
 }
 
-// From every start length 3 * B tokens are decoded; the simulated cells say whether one was written outside, and
-// the table grows exactly when the token to compute is the first of a block.
+// From every start length 3 * B tokens are decoded; the simulated cells say whether one was written
+// outside, and the table grows exactly when the token to compute is the first of a block.
 TEST(Att03, DecodeTakesABlockWhenItsFirstTokenIsComputed) {
   constexpr int32_t kBlock = 4;
   for (int32_t start = 1; start <= 2 * kBlock + 1; ++start) {
     SCOPED_TRACE(start);
     SchedulerConfig config;
     config.block_size = kBlock;
-    config.num_blocks = 1 + (start + 3 * kBlock - 1 + kBlock - 1) / kBlock;  // exactly what is needed
+    config.num_blocks =
+        1 + (start + 3 * kBlock - 1 + kBlock - 1) / kBlock;  // exactly what is needed
     SimulatedEngine engine(config, {});
     std::vector<int32_t> prompt(static_cast<size_t>(start));
     std::iota(prompt.begin(), prompt.end(), 1);

@@ -1,6 +1,7 @@
-// ROB-06: metrics after preemption, abort and cache hits (vllm-project/vllm PR #36812 and others). Accounting that
-// subtracts one estimate from another went negative after a preemption and ended the serving loop; here every counter is
-// a sum of what happened, each prompt counts once, and recomputation has its own counter.
+// ROB-06: metrics after preemption, abort and cache hits (vllm-project/vllm PR #36812 and others).
+// Accounting that subtracts one estimate from another went negative after a preemption and ended
+// the serving loop; here every counter is a sum of what happened, each prompt counts once, and
+// recomputation has its own counter.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -76,7 +77,9 @@ TEST_P(Rob06, CountersOnlyGrowAndEveryPromptCountsOnce) {
   EXPECT_EQ(before.prefix_hits, 16U);
 
   for (RequestId id = 10; id < 20; ++id) {
-    engine.add({.id = id, .prompt = iota_tokens(40, static_cast<int32_t>(id) * 100), .max_total_tokens = 70});
+    engine.add({.id = id,
+                .prompt = iota_tokens(40, static_cast<int32_t>(id) * 100),
+                .max_total_tokens = 70});
   }
   for (RequestId id = 10; id < 20; ++id) {
     ASSERT_TRUE(engine.step());
@@ -90,13 +93,15 @@ TEST_P(Rob06, CountersOnlyGrowAndEveryPromptCountsOnce) {
   EXPECT_EQ(scheduler.check_invariants().message(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, Rob06,
+INSTANTIATE_TEST_SUITE_P(Modes,
+                         Rob06,
                          ::testing::Values(PreemptionMode::kRecompute, PreemptionMode::kSwap),
                          [](const auto& param) {
                            return param.param == PreemptionMode::kSwap ? "swap" : "recompute";
                          });
 
-// A long prompt with 768 tokens cached is preempted after 8448 more, and finds far more than 768 when it returns.
+// A long prompt with 768 tokens cached is preempted after 8448 more, and finds far more than 768
+// when it returns.
 TEST(Rob06, HitsAfterAPreemptionDoNotCountAsCachedPromptTokens) {
   SchedulerConfig config;
   config.block_size = 16;

@@ -98,7 +98,8 @@ Status BlockAllocator::check_invariants() const {
   if (num_unused != num_free_) {
     return internal_error("{} blocks without reference, {} free", num_unused, num_free_);
   }
-  if (first_id_ > 0 && meta_[index(kNullBlock)].refs != 1) return internal_error("the null block was touched");
+  if (first_id_ > 0 && meta_[index(kNullBlock)].refs != 1)
+    return internal_error("the null block was touched");
   return ok_status();
 }
 

@@ -46,7 +46,8 @@ void BlockManager::extend_chain(std::span<const int32_t> tokens,
   }
 }
 
-int32_t BlockManager::find_prefix(std::span<const int32_t> tokens, int64_t max_tokens,
+int32_t BlockManager::find_prefix(std::span<const int32_t> tokens,
+                                  int64_t max_tokens,
                                   std::span<const BlockHash> chain,
                                   std::vector<int32_t>& hits) const {
   if (!index_) return 0;
@@ -61,7 +62,9 @@ int32_t BlockManager::find_prefix(std::span<const int32_t> tokens, int64_t max_t
   return static_cast<int32_t>(i);
 }
 
-void BlockManager::publish(int32_t block, int32_t position, std::span<const int32_t> tokens,
+void BlockManager::publish(int32_t block,
+                           int32_t position,
+                           std::span<const int32_t> tokens,
                            std::span<const BlockHash> chain) {
   if (!index_ || index_->contains(block)) return;
   TENON_CHECK_GT(blocks_.ref_count(block), 0);

@@ -8,7 +8,8 @@
 namespace tenon {
 namespace {
 
-// Field tags of the hashed text. Roots and blocks use different ones, so neither can pass for the other.
+// Field tags of the hashed text. Roots and blocks use different ones, so neither can pass for the
+// other.
 enum Tag : uint8_t { kTagGroup = 1, kTagSalt = 2, kTagParent = 3, kTagTokens = 4 };
 
 }  // namespace
@@ -37,7 +38,8 @@ std::span<const int32_t> PrefixIndex::tokens_of(int32_t block) const {
   return std::span(tokens_).subspan(static_cast<size_t>(block) * size, size);
 }
 
-int32_t PrefixIndex::find(const BlockHash& hash, const BlockHash& parent,
+int32_t PrefixIndex::find(const BlockHash& hash,
+                          const BlockHash& parent,
                           std::span<const int32_t> tokens) const {
   for (int32_t block = heads_[bucket(hash)]; block >= 0;) {
     const Entry& entry = entries_[static_cast<size_t>(block)];
@@ -50,7 +52,9 @@ int32_t PrefixIndex::find(const BlockHash& hash, const BlockHash& parent,
   return -1;
 }
 
-bool PrefixIndex::insert(int32_t block, const BlockHash& hash, const BlockHash& parent,
+bool PrefixIndex::insert(int32_t block,
+                         const BlockHash& hash,
+                         const BlockHash& parent,
                          std::span<const int32_t> tokens) {
   TENON_CHECK(!contains(block));
   TENON_CHECK_EQ(tokens.size(), static_cast<size_t>(block_size_));

@@ -1,8 +1,8 @@
-// From the content of a full block to its id: a chained keyed hash. The hash of a block covers its tokens and,
-// through its parent's hash, everything before it (salt, KV group, all earlier tokens).
+// From the content of a full block to its id: a chained keyed hash. The hash of a block covers its
+// tokens and, through its parent's hash, everything before it (salt, KV group, all earlier tokens).
 //
-// A hit is believed only after the block's tokens and its parent's hash were compared, so walking a prompt block
-// by block from the root verifies every token of it.
+// A hit is believed only after the block's tokens and its parent's hash were compared, so walking a
+// prompt block by block from the root verifies every token of it.
 //
 // Ownership:     ids and copies of token ids. Thread safety: one thread at a time.
 // No allocation after construction; everything is O(1) a block.
@@ -35,14 +35,19 @@ class PrefixIndex {
   [[nodiscard]] BlockHash extend(const BlockHash& parent, std::span<const int32_t> tokens) const;
 
   // The block with this content, or -1.
-  [[nodiscard]] int32_t find(const BlockHash& hash, const BlockHash& parent,
+  [[nodiscard]] int32_t find(const BlockHash& hash,
+                             const BlockHash& parent,
                              std::span<const int32_t> tokens) const;
-  // False, and no change, if the hash is there already (two requests computed the same block in one step).
-  // Requires: block is not in the index.
-  bool insert(int32_t block, const BlockHash& hash, const BlockHash& parent,
+  // False, and no change, if the hash is there already (two requests computed the same block in one
+  // step). Requires: block is not in the index.
+  bool insert(int32_t block,
+              const BlockHash& hash,
+              const BlockHash& parent,
               std::span<const int32_t> tokens);
   void erase(int32_t block);  // requires: contains(block)
-  [[nodiscard]] bool contains(int32_t block) const { return entries_[static_cast<size_t>(block)].used; }
+  [[nodiscard]] bool contains(int32_t block) const {
+    return entries_[static_cast<size_t>(block)].used;
+  }
   [[nodiscard]] int32_t size() const { return size_; }
 
   [[nodiscard]] Status check_invariants() const;

@@ -34,7 +34,8 @@ TEST(BlockAllocator, AnEmptyPoolIsFine) {
   EXPECT_TRUE(blocks.check_invariants().ok());
 }
 
-// The tail of a sequence is worth less than its beginning, and a kept block more than one without content.
+// The tail of a sequence is worth less than its beginning, and a kept block more than one without
+// content.
 TEST(BlockAllocator, ReusesUnkeptFirstThenTheTailOfTheOldest) {
   BlockAllocator blocks(6, NullBlock::kReserved);
   std::vector<int32_t> sequence;

@@ -30,7 +30,8 @@ TEST(PrefixIndex, FindsWhatWasInsertedUntilItIsErased) {
   EXPECT_TRUE(index.check_invariants().ok());
 }
 
-// A hash alone is never believed: equal hashes with other tokens, or after another prefix, are a miss.
+// A hash alone is never believed: equal hashes with other tokens, or after another prefix, are a
+// miss.
 TEST(PrefixIndex, AHashThatCollidesIsAMiss) {
   PrefixIndex index(8, 4, kKey);
   const BlockHash root = index.root({});

@@ -18,12 +18,24 @@ void* counted_alloc(std::size_t size) {
 }
 }  // namespace
 
-void* operator new(std::size_t size) { return counted_alloc(size); }
-void* operator new[](std::size_t size) { return counted_alloc(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void* operator new(std::size_t size) {
+  return counted_alloc(size);
+}
+void* operator new[](std::size_t size) {
+  return counted_alloc(size);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace tenon {
 namespace {
@@ -32,7 +44,8 @@ TEST(Scheduler, StepsOfRunningRequestsDoNotAllocate) {
   constexpr int32_t kRequests = 64;
   SchedulerConfig config;
   config.num_blocks = 2000;
-  config.budget = {.max_num_batched_tokens = 512, .max_num_seqs = kRequests, .chunked_prefill = true};
+  config.budget = {
+      .max_num_batched_tokens = 512, .max_num_seqs = kRequests, .chunked_prefill = true};
   Scheduler scheduler(config);
   for (int32_t i = 0; i < kRequests; ++i) {
     ASSERT_TRUE(scheduler

@@ -1,6 +1,7 @@
-// Random load on tiny pools, every combination of the scheduler's options, with a model that notices any wrong cell
-// (simulated_engine.h). Properties: tokens never depend on the batch, no block is lost or shared by accident, nobody
-// starves, counters only grow and agree with an independent count.
+// Random load on tiny pools, every combination of the scheduler's options, with a model that
+// notices any wrong cell (simulated_engine.h). Properties: tokens never depend on the batch, no
+// block is lost or shared by accident, nobody starves, counters only grow and agree with an
+// independent count.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +27,8 @@ struct FuzzCase {
 std::vector<FuzzCase> all_cases() {
   std::vector<FuzzCase> cases;
   for (const auto policy : {SchedulingPolicy::kFcfs, SchedulingPolicy::kPriority}) {
-    for (const auto mode : {PreemptionMode::kAuto, PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
+    for (const auto mode :
+         {PreemptionMode::kAuto, PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
       for (const bool prefix_caching : {true, false}) {
         for (const bool chunked : {true, false}) {
           for (const size_t depth : {1U, 2U, 3U}) {
@@ -46,12 +48,16 @@ std::string name_of(const FuzzCase& c) {
          (c.chunked ? "_chunked" : "_whole") + "_depth" + std::to_string(c.depth);
 }
 
-void PrintTo(const FuzzCase& c, std::ostream* out) { *out << name_of(c); }
+void PrintTo(const FuzzCase& c, std::ostream* out) {
+  *out << name_of(c);
+}
 
 class FuzzDriver {
  public:
   FuzzDriver(const FuzzCase& options, uint32_t seed)
-      : random_(seed), options_(options), engine_(make_config(), {.vocab_size = 30, .end_token = 2}) {}
+      : random_(seed),
+        options_(options),
+        engine_(make_config(), {.vocab_size = 30, .end_token = 2}) {}
 
   void run(int num_steps) {
     for (int i = 0; i < num_steps && !::testing::Test::HasFailure(); ++i) {
@@ -103,7 +109,9 @@ class FuzzDriver {
     if (chance(50)) request.prompt.back() = 1;
     const auto prompt = static_cast<int32_t>(request.prompt.size());
     request.max_total_tokens =
-        chance(60) ? kMaxTotal : prompt + static_cast<int32_t>(below(static_cast<uint32_t>(1 + kMaxTotal - prompt)));
+        chance(60)
+            ? kMaxTotal
+            : prompt + static_cast<int32_t>(below(static_cast<uint32_t>(1 + kMaxTotal - prompt)));
     request.priority = static_cast<int32_t>(below(3));
     if (chance(20)) request.cache_salt = "salt";
     request.read_prefix_cache = chance(90);
@@ -151,7 +159,8 @@ class FuzzDriver {
   }
 
   void account(const StepPlan& plan) {
-    for (const Preemption& preemption : plan.preemptions) ++(preemption.swap ? swaps_ : recomputes_);
+    for (const Preemption& preemption : plan.preemptions)
+      ++(preemption.swap ? swaps_ : recomputes_);
     for (const Admission& admission : plan.admissions) {
       const ScheduledRequest& request = *engine_.scheduler.find(admission.id);
       EXPECT_EQ(admission.first, admitted_.insert(admission.id).second);
@@ -177,13 +186,14 @@ class FuzzDriver {
     EXPECT_LE(blocks.num_cached(), blocks.num_blocks());
   }
 
-  // The request first in order gets a row again and again. At worst it waits until all that run have computed their
-  // prompts and outputs; two turns a step.
+  // The request first in order gets a row again and again. At worst it waits until all that run
+  // have computed their prompts and outputs; two turns a step.
   void check_progress() {
     const SchedulerState& state = engine_.scheduler.state();
     int32_t first = -1;
     for (const auto* queue : {&state.running, &state.waiting, &state.swapped}) {
-      if (!queue->empty() && (first < 0 || state.runs_before(queue->front(), first))) first = queue->front();
+      if (!queue->empty() && (first < 0 || state.runs_before(queue->front(), first)))
+        first = queue->front();
     }
     if (first < 0) return;
     const ScheduledRequest& request = state.requests.at(first);
@@ -240,7 +250,9 @@ TEST_P(SchedulerFuzz, HoldsItsProperties) {
   EXPECT_GT(recomputed, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SchedulerFuzz, ::testing::ValuesIn(all_cases()),
+INSTANTIATE_TEST_SUITE_P(All,
+                         SchedulerFuzz,
+                         ::testing::ValuesIn(all_cases()),
                          [](const auto& param) { return name_of(param.param); });
 
 }  // namespace

@@ -49,7 +49,8 @@ std::vector<RequestId> ids(const auto& entries) {
 std::vector<std::string> shapes(const StepPlan& plan) {
   std::vector<std::string> out;
   for (const PlanRow& row : plan.rows) {
-    out.push_back(fmt::format("{}:{}+{}{}", row.id, row.start, row.num_tokens, row.sample ? "!" : ""));
+    out.push_back(
+        fmt::format("{}:{}+{}{}", row.id, row.start, row.num_tokens, row.sample ? "!" : ""));
   }
   return out;
 }
@@ -61,7 +62,9 @@ TEST(Scheduler, DecodesFirstThenChunksWithinTheBudget) {
   ASSERT_TRUE(engine.step());
   EXPECT_THAT(shapes(engine.last_plan), ElementsAre("1:0+3!", "2:0+13"));
   engine.add(request(3, 2, 9));
-  ASSERT_TRUE(engine.step());  // the long prompt takes what the decode leaves; nothing is left for the third
+  ASSERT_TRUE(
+      engine
+          .step());  // the long prompt takes what the decode leaves; nothing is left for the third
   EXPECT_THAT(shapes(engine.last_plan), ElementsAre("1:3+1!", "2:13+15"));
   ASSERT_TRUE(engine.step());
   EXPECT_THAT(shapes(engine.last_plan), ElementsAre("1:4+1!", "2:28+12!", "3:0+2!"));
@@ -77,7 +80,9 @@ TEST(Scheduler, ShortExtendsComeBeforeLongOnes) {
   SimulatedEngine engine(config, {});
   engine.add({.id = 1, .prompt = iota_tokens(14, 0), .max_total_tokens = 15});
   engine.run_to_end();
-  engine.add({.id = 2, .prompt = iota_tokens(20, 0), .max_total_tokens = 21});  // 8 to compute after 12 cached
+  engine.add({.id = 2,
+              .prompt = iota_tokens(20, 0),
+              .max_total_tokens = 21});  // 8 to compute after 12 cached
   engine.add({.id = 3, .prompt = iota_tokens(14, 0), .max_total_tokens = 15});  // 2 to compute
   ASSERT_TRUE(engine.step());
   EXPECT_THAT(shapes(engine.last_plan), ElementsAre("3:12+2!", "2:12+8!"));
@@ -93,7 +98,8 @@ TEST(Scheduler, WithoutChunkingAPromptWaitsForAStepThatTakesItWhole) {
   EXPECT_THAT(shapes(engine.last_plan), ElementsAre("1:0+10!"));
   ASSERT_TRUE(engine.step());
   EXPECT_THAT(shapes(engine.last_plan), ElementsAre("1:10+1!", "2:0+10!"));
-  EXPECT_THAT(engine.scheduler.check_fits(17, 17).message(), HasSubstr("--max-num-batched-tokens 16"));
+  EXPECT_THAT(engine.scheduler.check_fits(17, 17).message(),
+              HasSubstr("--max-num-batched-tokens 16"));
 }
 
 TEST(Scheduler, NeverRunsMoreThanMaxNumSeqs) {
@@ -163,7 +169,8 @@ TEST(Scheduler, TheLastInOrderIsPreemptedAndKeepsItsPlace) {
     for (const RequestId id : ids(engine.last_plan.admissions)) admitted.push_back(id);
   }
   EXPECT_THAT(preempted, ElementsAre(2));
-  EXPECT_THAT(admitted, ElementsAre(1, 2, 2, 3));  // the third is later and has to wait, small as it is
+  EXPECT_THAT(admitted,
+              ElementsAre(1, 2, 2, 3));  // the third is later and has to wait, small as it is
   EXPECT_EQ(engine.scheduler.stats().preemptions_recompute, 1U);
   EXPECT_GT(engine.scheduler.stats().recomputed_tokens, 0U);
 }
@@ -261,7 +268,8 @@ TEST(Scheduler, OneStepNeverSwapsMoreThanTheHostHolds) {
   engine.add(request(3, 2, 2));
   engine.add(request(4, 2, 2));
   ASSERT_TRUE(engine.step());
-  engine.budget.max_num_batched_tokens = 2;  // only the first two go on, and use up the pool together
+  engine.budget.max_num_batched_tokens =
+      2;  // only the first two go on, and use up the pool together
   while (engine.last_plan.preemptions.empty()) ASSERT_TRUE(engine.step());
   ASSERT_THAT(ids(engine.last_plan.preemptions), ElementsAre(4, 3));
   EXPECT_TRUE(engine.last_plan.preemptions[0].swap);
@@ -306,7 +314,8 @@ TEST(Scheduler, RequestsThatNeedAllLogitsReadNothingFromTheCache) {
   SimulatedEngine engine(config_of(20), {});
   engine.add({.id = 1, .prompt = iota_tokens(9, 0), .max_total_tokens = 10});
   engine.run_to_end();
-  engine.add({.id = 2, .prompt = iota_tokens(9, 0), .max_total_tokens = 10, .read_prefix_cache = false});
+  engine.add(
+      {.id = 2, .prompt = iota_tokens(9, 0), .max_total_tokens = 10, .read_prefix_cache = false});
   ASSERT_TRUE(engine.step());
   EXPECT_EQ(engine.last_plan.admissions[0].num_cached, 0);
   EXPECT_EQ(engine.scheduler.stats().prefix_queries, 9U);  // of the first alone
@@ -315,7 +324,10 @@ TEST(Scheduler, RequestsThatNeedAllLogitsReadNothingFromTheCache) {
 TEST(Scheduler, SaltsNeverShare) {
   SimulatedEngine engine(config_of(20), {});
   const auto run = [&](RequestId id, std::string salt) {
-    engine.add({.id = id, .prompt = iota_tokens(9, 0), .max_total_tokens = 10, .cache_salt = std::move(salt)});
+    engine.add({.id = id,
+                .prompt = iota_tokens(9, 0),
+                .max_total_tokens = 10,
+                .cache_salt = std::move(salt)});
     engine.run_to_end();
     return engine.last_plan.admissions[0].num_cached;
   };
@@ -368,8 +380,8 @@ TEST(Scheduler, BlocksOfAnAbortedRowStayFencedUntilItsStepIsCommitted) {
   EXPECT_EQ(engine.finished.count(1), 0U);
 }
 
-// Two requests, the second one token ahead; the pool is full and the second wants a block. A step with a row of the
-// first alone is in flight.
+// Two requests, the second one token ahead; the pool is full and the second wants a block. A step
+// with a row of the first alone is in flight.
 void fill_pool(SimulatedEngine& engine) {
   ASSERT_TRUE(engine.step());
   engine.budget.max_num_batched_tokens = 2;
@@ -410,8 +422,8 @@ TEST(Scheduler, ARequestDoesNotPreemptItselfWhileOthersAreBusy) {
   engine.run_to_end();
 }
 
-// Copies to and from the host may lag behind the step that ordered them. Here request 3 is being swapped out by a step
-// in flight, and the block of request 2 is free.
+// Copies to and from the host may lag behind the step that ordered them. Here request 3 is being
+// swapped out by a step in flight, and the block of request 2 is free.
 void swap_out_in_flight(SimulatedEngine& engine) {
   engine.add(request(1, 4, 6));
   engine.add(request(2, 2, 3));
@@ -463,7 +475,8 @@ TEST(Scheduler, RefusesWhatCanNeverRun) {
   EXPECT_EQ(scheduler.blocks_needed(9, 14), 4);
   EXPECT_TRUE(scheduler.check_fits(9, 13).ok());
   EXPECT_EQ(scheduler.check_fits(9, 14).code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(scheduler.check_fits(9, 14).message(), HasSubstr("needs 4 KV blocks of 4 tokens, the cache has 3"));
+  EXPECT_THAT(scheduler.check_fits(9, 14).message(),
+              HasSubstr("needs 4 KV blocks of 4 tokens, the cache has 3"));
   EXPECT_FALSE(scheduler.add(request(1, 9, 5)).ok());
   EXPECT_THAT(scheduler.add({.id = 1, .max_total_tokens = 3}).message(), HasSubstr("empty"));
   EXPECT_THAT(scheduler.add(request(1, 4, -1)).message(), HasSubstr("limit of 3"));
@@ -481,7 +494,8 @@ TEST(Scheduler, ValidateNamesTheFlag) {
   EXPECT_EQ(message([](SchedulerConfig&) {}), "");
   EXPECT_THAT(message([](SchedulerConfig& c) { c.block_size = 0; }), HasSubstr("--block-size"));
   EXPECT_THAT(message([](SchedulerConfig& c) { c.num_blocks = 1; }), HasSubstr("--num-kv-blocks"));
-  EXPECT_THAT(message([](SchedulerConfig& c) { c.budget.max_num_seqs = 0; }), HasSubstr("--max-num-seqs"));
+  EXPECT_THAT(message([](SchedulerConfig& c) { c.budget.max_num_seqs = 0; }),
+              HasSubstr("--max-num-seqs"));
   EXPECT_THAT(message([](SchedulerConfig& c) { c.budget.max_num_batched_tokens = 3; }),
               HasSubstr("--max-num-batched-tokens"));
   EXPECT_THAT(message([](SchedulerConfig& c) { c.preemption_mode = PreemptionMode::kSwap; }),

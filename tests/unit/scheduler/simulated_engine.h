@@ -1,8 +1,9 @@
 // A scheduler with a pretended model under it, for tests of everything above tensors.
 //
-// Each KV cell holds a fingerprint of all tokens up to its own (and of the cache salt), the next token is a pure
-// function of that fingerprint, and every row reads all cells of its context through its block table. A wrong slot, a
-// stale prefix hit, a lost swap copy or a block freed too early changes what is read and fails at once.
+// Each KV cell holds a fingerprint of all tokens up to its own (and of the cache salt), the next
+// token is a pure function of that fingerprint, and every row reads all cells of its context
+// through its block table. A wrong slot, a stale prefix hit, a lost swap copy or a block freed too
+// early changes what is read and fails at once.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -63,10 +64,11 @@ class SimulatedEngine {
  public:
   SimulatedEngine(const SchedulerConfig& config, SimulatedModel model)
       : scheduler(config),
+        budget(config.budget),
         model_(model),
         device_(static_cast<size_t>(config.num_blocks) * static_cast<size_t>(config.block_size)),
-        host_(static_cast<size_t>(config.num_host_blocks) * static_cast<size_t>(config.block_size)),
-        budget(config.budget) {}
+        host_(static_cast<size_t>(config.num_host_blocks) *
+              static_cast<size_t>(config.block_size)) {}
 
   void add(NewRequest request) {
     Client& client = clients_[request.id];
@@ -81,8 +83,8 @@ class SimulatedEngine {
     clients_.erase(id);
   }
 
-  // Plans and applies one step. Its work happens now, or, as on a device that lags behind, only when it is committed.
-  // False if there was nothing to do.
+  // Plans and applies one step. Its work happens now, or, as on a device that lags behind, only
+  // when it is committed. False if there was nothing to do.
   bool issue(bool lagging = false) {
     if (!spare_.empty()) {
       in_flight_.push_back(std::move(spare_.back()));
@@ -101,8 +103,8 @@ class SimulatedEngine {
     }
     check_plan(flight.plan);
     scheduler.apply(&flight.plan);
-    // What is swapped out is read in order, before anything of this step or a later one overwrites it, but may arrive
-    // in host memory late.
+    // What is swapped out is read in order, before anything of this step or a later one overwrites
+    // it, but may arrive in host memory late.
     flight.swapping.clear();
     for (const BlockCopy& copy : flight.plan.swap_out_copies) {
       const auto block = block_of(device_, copy.src);
@@ -121,7 +123,8 @@ class SimulatedEngine {
     Flight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     if (!flight.executed) execute(flight);
-    for (size_t i = 0; i < flight.plan.rows.size(); ++i) deliver(flight.plan.rows[i], flight.results[i]);
+    for (size_t i = 0; i < flight.plan.rows.size(); ++i)
+      deliver(flight.plan.rows[i], flight.results[i]);
     scheduler.commit(flight.plan, flight.results);
     spare_.push_back(std::move(flight));
   }
@@ -143,7 +146,8 @@ class SimulatedEngine {
   [[nodiscard]] bool lives(RequestId id) const { return clients_.contains(id); }
 
   Scheduler scheduler;
-  StepPlan last_plan;  // of step()
+  StepBudget budget;                                   // of the next step
+  StepPlan last_plan;                                  // of step()
   std::map<RequestId, std::vector<int32_t>> finished;  // outputs
   uint64_t recomputed_tokens = 0;  // computed although the request had them before
 
@@ -253,7 +257,8 @@ class SimulatedEngine {
     EXPECT_LE(num_tokens, budget.max_num_batched_tokens);
     EXPECT_EQ(plan.num_decode_rows + plan.num_extend_rows + plan.num_prefill_rows,
               static_cast<int32_t>(plan.rows.size()));
-    for (const Preemption& preemption : plan.preemptions) EXPECT_FALSE(rows.contains(preemption.id));
+    for (const Preemption& preemption : plan.preemptions)
+      EXPECT_FALSE(rows.contains(preemption.id));
     for (const Admission& admission : plan.admissions) EXPECT_EQ(rows[admission.id], 1);
     EXPECT_TRUE(plan.preemptions.empty() || plan.admissions.empty());
   }
@@ -263,9 +268,6 @@ class SimulatedEngine {
   std::map<RequestId, Client> clients_;
   std::deque<Flight> in_flight_;
   std::vector<Flight> spare_;
-
- public:
-  StepBudget budget;
 };
 
 }  // namespace tenon::testing
