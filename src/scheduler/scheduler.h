@@ -24,7 +24,7 @@
 // - At least one token of a request is always computed: prefix hits cover at most num_tokens - 1.
 //
 // Ownership:     owns all request state and block ids; no tensors.
-// Thread safety: the engine thread only.
+// Thread safety: the engine thread only, except check_fits() and blocks_needed().
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,8 @@ class Scheduler {
   [[nodiscard]] int32_t blocks_needed(int32_t num_prompt_tokens, int32_t max_total_tokens) const {
     return state_.blocks_needed(num_prompt_tokens, max_total_tokens);
   }
-  // Errors: kInvalidArgument if such a request could never run, alone in the pool.
+  // Errors: kInvalidArgument if such a request could never run, alone in the pool. Reads the
+  // configuration only, so any thread may ask.
   [[nodiscard]] Status check_fits(int32_t num_prompt_tokens, int32_t max_total_tokens) const;
 
   // Errors: those of check_fits; kInvalidArgument for an empty prompt, max_total_tokens below it or
