@@ -88,4 +88,20 @@ class Engine {
   [[nodiscard]] virtual bool healthy() const = 0;
 };
 
+// Which attention backends can serve a model under a configuration, and why not the others. Reads the model's
+// header only.
+struct AttentionVerdict {
+  std::string name;
+  std::string summary;
+  int32_t preference = 0;
+  std::vector<std::string> reasons;  // why not; empty: it can
+};
+struct AttentionReport {
+  std::string wanted;  // what the model asks for, one line
+  std::vector<AttentionVerdict> backends;
+  std::string chosen;
+  std::string reason;
+};
+Result<AttentionReport> report_attention_backends(const EngineConfig& config);
+
 }  // namespace tenon

@@ -255,8 +255,8 @@ int bench_latency_command(const LatencyOptions& options) {
 
 int bench_probe_command(const ProbeOptions& options) {
   ThreadPool pool(options.threads > 0 ? options.threads : default_num_threads());
-  const double bandwidth = read_bandwidth(pool);
-  const double flops = fma_rate(pool);
+  const double bandwidth = cpu::read_bandwidth(pool);
+  const double flops = cpu::fma_rate(pool);
   if (options.json) {
     const nlohmann::ordered_json json = {{"threads", pool.num_threads()},
                                          {"read_bytes_per_second", bandwidth},

@@ -60,8 +60,8 @@ struct ProbeOptions {
 int bench_probe_command(const ProbeOptions& options);
 
 struct BackendsOptions {
-  EngineConfig engine;   // for --model; without a model the shape below is used
-  std::string verify;    // run the conformance suite against this backend
+  EngineConfig engine;
+  std::string verify;  // run the conformance suite against this backend
 };
 int backends_command(const BackendsOptions& options);
 

@@ -245,20 +245,20 @@ std::pair<CLI::App*, size_t> selected_command(CLI::App& app, const std::vector<s
   CLI::App* command = &app;
   size_t used = 0;
   while (used < arguments.size()) {
-    CLI::App* next = command->get_subcommand_no_throw(arguments[used]);
-    if (next == nullptr) break;
-    command = next;
+    const auto children = command->get_subcommands([&](CLI::App* child) { return child->check_name(arguments[used]); });
+    if (children.empty()) break;
+    command = children.front();
     ++used;
   }
   return {command, used};
 }
 
-bool knows(CLI::App* command, const std::string& flag) {
+bool knows(const CLI::App* command, const std::string& flag) {
   return command->get_option_no_throw("--" + flag) != nullptr;
 }
 
 bool any_command_knows(const CLI::App& app, const std::string& flag) {
-  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     if (knows(command, flag) || any_command_knows(*command, flag)) return true;
   }
   return false;

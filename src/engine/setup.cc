@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/memory_plan.h"
+#include "models/inspect.h"
 
 namespace tenon {
 namespace {
@@ -48,20 +49,20 @@ Status check_device(const std::string& device) {
   return invalid_argument("--device {}: expected auto, cpu or cuda", device);
 }
 
-AttentionRequirements attention_requirements(const std::vector<LayerParams>& layers,
-                                             const EngineConfig& config) {
-  const LayerParams& first = layers.front();
+std::string describe(const AttentionRequirements& wanted) {
+  return fmt::format("{} query heads on {} KV heads, head size {}, {} queries, {} KV cache, blocks of {} tokens",
+                     wanted.num_q_heads, wanted.num_kv_heads, wanted.head_dim_qk,
+                     dtype_traits(wanted.q_dtype).name, dtype_traits(wanted.kv_dtype).name, wanted.block_size);
+}
+
+AttentionRequirements attention_requirements(const ModelConfig& model, const EngineConfig& config) {
   AttentionRequirements wanted;
   wanted.kv_dtype = kv_dtype(config);
-  wanted.head_dim_qk = first.head_dim_qk;
-  wanted.head_dim_v = first.head_dim_v;
-  wanted.num_q_heads = first.num_q_heads;
-  wanted.num_kv_heads = first.num_kv_heads;
+  wanted.head_dim_qk = model.head_dim;
+  wanted.head_dim_v = model.head_dim;
+  wanted.num_q_heads = model.num_heads;
+  wanted.num_kv_heads = model.num_kv_heads;
   wanted.block_size = config.block_size;
-  for (const LayerParams& layer : layers) {
-    wanted.sliding_window |= layer.sliding_window.has_value();
-    wanted.logits_soft_cap |= layer.logits_soft_cap != 0.0F;
-  }
   return wanted;
 }
 
@@ -86,7 +87,7 @@ Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress&
   std::vector<LayerParams> layers = parts.model->layers();
 
   BackendContext context;
-  context.requirements = attention_requirements(layers, config);
+  context.requirements = attention_requirements(model, config);
   context.pool = parts.threads.get();
   context.isa = config.cpu_isa;
   AttentionRegistry registry;
@@ -128,11 +129,16 @@ Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress&
   parts.scheduler.preemption_mode = config.preemption_mode;
   parts.scheduler.costs = preemption_costs(*parts.model, facts.bytes_per_block);
   parts.scheduler.budget = {config.max_num_batched_tokens, config.max_num_seqs, config.enable_chunked_prefill};
+  if (!config.enable_chunked_prefill && config.max_num_batched_tokens < memory.max_model_len) {
+    // A whole prompt has to fit into one step.
+    log_info("chunked prefill is off: the token budget of a step is raised to the context, {}", memory.max_model_len);
+    parts.scheduler.budget.max_num_batched_tokens = memory.max_model_len;
+  }
   TENON_RETURN_IF_ERROR(Scheduler::validate(parts.scheduler));
 
   AttentionLimits limits;
   limits.max_num_seqs = config.max_num_seqs;
-  limits.max_num_batched_tokens = config.max_num_batched_tokens;
+  limits.max_num_batched_tokens = parts.scheduler.budget.max_num_batched_tokens;
   limits.max_seq_len = memory.max_model_len;
   TENON_RETURN_IF_ERROR(parts.attention->prepare(limits));
   std::vector<std::unique_ptr<AttentionImpl>> impls;
@@ -141,7 +147,7 @@ Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress&
     impls.push_back(parts.attention->make_impl(layer));
   }
   parts.model->attach_attention(std::move(impls));
-  TENON_RETURN_IF_ERROR(parts.model->reserve(config.max_num_batched_tokens, kLogitsSlice));
+  TENON_RETURN_IF_ERROR(parts.model->reserve(limits.max_num_batched_tokens, kLogitsSlice));
 
   ModelInfo& info = parts.info;
   info.architecture = model.architecture;
@@ -163,6 +169,28 @@ Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress&
   info.load_seconds = now_seconds() - start;
   if (progress) progress(1.0, "ready");
   return parts;
+}
+
+Result<AttentionReport> report_attention_backends(const EngineConfig& config) {
+  TENON_RETURN_IF_ERROR(check_device(config.device));
+  TENON_ASSIGN_OR_RETURN(const ModelSummary summary, inspect_model(config.model));
+  if (!summary.config) return summary.why_not;
+  BackendContext context;
+  context.requirements = attention_requirements(*summary.config, config);
+  context.isa = config.cpu_isa;
+  AttentionRegistry registry;
+  register_attention_backends(registry);
+  AttentionReport report;
+  report.wanted = describe(context.requirements);
+  for (BackendVerdict& verdict : attention_backend_table(registry, context)) {
+    report.backends.push_back({std::move(verdict.name), std::move(verdict.summary), verdict.preference,
+                               std::move(verdict.reasons)});
+  }
+  TENON_ASSIGN_OR_RETURN(const BackendChoice choice,
+                         get_attention_backend(registry, config.attention_backend, context));
+  report.chosen = choice.backend->info().name;
+  report.reason = choice.reason;
+  return report;
 }
 
 }  // namespace tenon
