@@ -32,6 +32,8 @@ using F16 = hn::FixedTag<hwy::float16_t, kLanes>;
 using V = hn::Vec<F32>;
 // Vectors of output features kept in registers beside four rows: 16 accumulators where there are 32 registers.
 constexpr int kOutVectors = kLanes >= 16 ? 4 : 2;
+// Keys whose dot products with four rows are summed at once, by the same count of registers.
+constexpr size_t kKeysAtOnce = kLanes == 8 ? 2 : kLanes == 1 ? 1 : 4;
 
 constexpr int32_t pad(int32_t dim) { return (dim + kDimPadding - 1) / kDimPadding * kDimPadding; }
 
@@ -224,27 +226,66 @@ void transpose_tile(const float* HWY_RESTRICT tile, KeyRange range, int32_t dim,
 
 // ---- scores ----------------------------------------------------------------------------------------------
 
-// scores[key] = q . tile[key] for the vectors of keys that touch `range`.
-void scores_of_row(const float* HWY_RESTRICT q, const float* HWY_RESTRICT tile, KeyRange range,
-                   int32_t dim, float* HWY_RESTRICT scores) {
+// Where the keys (or values) of a tile lie.
+template <DType kType>
+using CellRows = const typename Cell<kType>::Type* const*;
+
+// K and V of the keys of the next tile, asked for while this one is worked on: pages lie anywhere, so the hardware
+// does not foresee them. Spread over the arithmetic, because a burst would wait for free miss buffers.
+struct Prefetch {
+  const std::byte* cells[kTileKeys] = {};
+  int64_t bytes = 0;  // of K and V, which lie side by side
+
+  HWY_INLINE void ask(size_t key) const {
+    const std::byte* cell = cells[key];
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(cell + i, 0, 3);
+  }
+};
+
+// scores[r][key] = q[r] . keys[key] for the vectors of keys that touch `range`, from cells as they lie.
+template <DType kType, int kRows>
+void scores_of_cells(const float* HWY_RESTRICT q, CellRows<kType> keys, KeyRange range, int32_t dim,
+                     const Prefetch& prefetch, float* HWY_RESTRICT scores) {
   constexpr auto kStep = static_cast<int32_t>(kLanes);
+  constexpr size_t kParts = kLanes / kKeysAtOnce;
+  const F32 d;
   for (int32_t key = range.begin / kStep * kStep; key < range.end; key += kStep) {
-    const float* k = tile + int64_t{key} * dim;
-    V sums[kLanes];
-    const V q0 = hn::LoadU(F32(), q);
-#pragma GCC unroll 16
-    for (size_t i = 0; i < kLanes; ++i) {
-      sums[i] = hn::Mul(q0, hn::LoadU(F32(), k + static_cast<int64_t>(i) * dim));
-    }
-    for (int32_t d = kStep; d < dim; d += kStep) {
-      const V qd = hn::LoadU(F32(), q + d);
-#pragma GCC unroll 16
-      for (size_t i = 0; i < kLanes; ++i) {
-        sums[i] = hn::MulAdd(qd, hn::LoadU(F32(), k + static_cast<int64_t>(i) * dim + d), sums[i]);
+    V folded[kRows][kParts];  // folding in two stages gives the same sums as all lanes at once
+    for (size_t part = 0; part < kParts; ++part) {
+      const auto* const* k = keys + key + part * kKeysAtOnce;
+      for (size_t i = 0; i < kKeysAtOnce; ++i) {
+        prefetch.ask(static_cast<size_t>(key) + part * kKeysAtOnce + i);
+      }
+      V sums[kRows][kKeysAtOnce];
+#pragma GCC unroll 4
+      for (size_t i = 0; i < kKeysAtOnce; ++i) {
+        const V cells = Cell<kType>::load(k[i]);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          sums[r][i] = hn::Mul(hn::LoadU(d, q + int64_t{r} * dim), cells);
+        }
+      }
+      for (int32_t at = kStep; at < dim; at += kStep) {
+#pragma GCC unroll 4
+        for (size_t i = 0; i < kKeysAtOnce; ++i) {
+          const V cells = Cell<kType>::load(k[i] + at);
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r) {
+            sums[r][i] = hn::MulAdd(hn::LoadU(d, q + int64_t{r} * dim + at), cells, sums[r][i]);
+          }
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        fold<kKeysAtOnce>(sums[r]);
+        folded[r][part] = sums[r][0];
       }
     }
-    fold<kLanes>(sums);
-    hn::StoreU(sums[0], F32(), scores + key);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      fold<kParts>(folded[r]);
+      hn::StoreU(folded[r][0], d, scores + int64_t{r} * kTileKeys + key);
+    }
   }
 }
 
@@ -256,8 +297,8 @@ HWY_INLINE FourRows add(const FourRows& x, const FourRows& y) {
   return {hn::Add(x.a, y.a), hn::Add(x.b, y.b), hn::Add(x.c, y.c), hn::Add(x.d, y.d)};
 }
 
-// The sum over features i, i + lanes, i + 2 lanes, ... of q[r][i] * k_columns[i]: what lane i of scores_of_row
-// holds before it folds, here for a vector of keys and four rows.
+// The sum over features i, i + lanes, i + 2 lanes, ... of q[r][i] * k_columns[i]: what lane i of
+// scores_of_cells holds before it folds, here for a vector of keys and four rows.
 HWY_INLINE FourRows feature_chain(const float* HWY_RESTRICT q, const float* HWY_RESTRICT columns,
                                   int32_t dim) {
   const F32 d;
@@ -290,7 +331,7 @@ HWY_INLINE FourRows feature_tree(const float* HWY_RESTRICT q, const float* HWY_R
   }
 }
 
-// scores[r][key] for four rows; the same bits as scores_of_row.
+// scores[r][key] for four rows; the same bits as scores_of_cells.
 void scores_of_four(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k_columns,
                     KeyRange range, int32_t dim, float* HWY_RESTRICT scores) {
   constexpr auto kStep = static_cast<int32_t>(kLanes);
@@ -348,11 +389,12 @@ float softmax_row(float* HWY_RESTRICT scores, KeyRange range, float soft_cap, fl
 
 // ---- weighted values -------------------------------------------------------------------------------------
 
-// acc[r] = acc[r] * alpha[r] + sum over keys in `range`, ascending, of weights[r][key] * tile[key], for
-// features [0, kVectors * lanes) of kRows rows.
-template <int kRows, int kVectors>
+// acc[r] = acc[r] * alpha[r] + sum over keys in `range`, ascending, of weights[r][key] * values[key], for
+// features [first, first + kVectors * lanes) of kRows rows.
+template <DType kType, int kRows, int kVectors>
 HWY_INLINE void weigh_block(const float* HWY_RESTRICT weights, const float* alpha, KeyRange range,
-                            const float* HWY_RESTRICT tile, int32_t dim, float* HWY_RESTRICT acc) {
+                            CellRows<kType> values, int32_t first, int32_t dim,
+                            float* HWY_RESTRICT acc) {
   const F32 d;
   V sum[kRows][kVectors];
 #pragma GCC unroll 4
@@ -360,14 +402,14 @@ HWY_INLINE void weigh_block(const float* HWY_RESTRICT weights, const float* alph
     const V factor = hn::Set(d, alpha[r]);
 #pragma GCC unroll 4
     for (int c = 0; c < kVectors; ++c) {
-      sum[r][c] = hn::Mul(factor, hn::LoadU(d, acc + int64_t{r} * dim + c * int64_t{kLanes}));
+      sum[r][c] = hn::Mul(factor, hn::LoadU(d, acc + int64_t{r} * dim + first + c * int64_t{kLanes}));
     }
   }
   for (int32_t key = range.begin; key < range.end; ++key) {
     V value[kVectors];
 #pragma GCC unroll 4
     for (int c = 0; c < kVectors; ++c) {
-      value[c] = hn::LoadU(d, tile + int64_t{key} * dim + c * int64_t{kLanes});
+      value[c] = Cell<kType>::load(values[key] + first + c * int64_t{kLanes});
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
@@ -380,38 +422,40 @@ HWY_INLINE void weigh_block(const float* HWY_RESTRICT weights, const float* alph
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < kVectors; ++c) {
-      hn::StoreU(sum[r][c], d, acc + int64_t{r} * dim + c * int64_t{kLanes});
+      hn::StoreU(sum[r][c], d, acc + int64_t{r} * dim + first + c * int64_t{kLanes});
     }
   }
 }
 
-template <int kRows>
-void weigh_rows(const float* weights, const float* alpha, KeyRange range, const float* tile,
+template <DType kType, int kRows>
+void weigh_rows(const float* weights, const float* alpha, KeyRange range, CellRows<kType> values,
                 int32_t dim, float* acc) {
   constexpr int32_t kWide = kOutVectors * static_cast<int32_t>(kLanes);
   int32_t i = 0;
   for (; i + kWide <= dim; i += kWide) {
-    weigh_block<kRows, kOutVectors>(weights, alpha, range, tile + i, dim, acc + i);
+    weigh_block<kType, kRows, kOutVectors>(weights, alpha, range, values, i, dim, acc);
   }
   for (; i < dim; i += static_cast<int32_t>(kLanes)) {
-    weigh_block<kRows, 1>(weights, alpha, range, tile + i, dim, acc + i);
+    weigh_block<kType, kRows, 1>(weights, alpha, range, values, i, dim, acc);
   }
 }
 
+template <DType kType>
 void weigh(int32_t rows, const float* weights, const float* alpha, KeyRange range,
-           const float* tile, int32_t dim, float* acc) {
+           CellRows<kType> values, int32_t dim, float* acc) {
   switch (rows) {
-    case 1: return weigh_rows<1>(weights, alpha, range, tile, dim, acc);
-    case 2: return weigh_rows<2>(weights, alpha, range, tile, dim, acc);
-    case 3: return weigh_rows<3>(weights, alpha, range, tile, dim, acc);
-    default: return weigh_rows<4>(weights, alpha, range, tile, dim, acc);
+    case 1: return weigh_rows<kType, 1>(weights, alpha, range, values, dim, acc);
+    case 2: return weigh_rows<kType, 2>(weights, alpha, range, values, dim, acc);
+    case 3: return weigh_rows<kType, 3>(weights, alpha, range, values, dim, acc);
+    default: return weigh_rows<kType, 4>(weights, alpha, range, values, dim, acc);
   }
 }
 
 // As weigh(), for up to four rows whose ranges differ: the keys common to all go in one pass, before and after
 // them each row alone, so that no row ever touches a value it may not see.
+template <DType kType>
 void weigh_ranges(int32_t rows, const float* weights, float* alpha, const KeyRange* ranges,
-                  const float* tile, int32_t dim, float* acc) {
+                  CellRows<kType> values, int32_t dim, float* acc) {
   KeyRange common = ranges[0];
   for (int32_t r = 1; r < rows; ++r) {
     common.begin = std::max(common.begin, ranges[r].begin);
@@ -419,7 +463,8 @@ void weigh_ranges(int32_t rows, const float* weights, float* alpha, const KeyRan
   }
   const auto alone = [&](int32_t r, KeyRange range) {
     if (range.begin >= range.end) return;
-    weigh(1, weights + int64_t{r} * kTileKeys, alpha + r, range, tile, dim, acc + int64_t{r} * dim);
+    weigh<kType>(1, weights + int64_t{r} * kTileKeys, alpha + r, range, values, dim,
+                 acc + int64_t{r} * dim);
     alpha[r] = 1.0F;
   };
   if (common.begin >= common.end) {
@@ -427,62 +472,169 @@ void weigh_ranges(int32_t rows, const float* weights, float* alpha, const KeyRan
     return;
   }
   for (int32_t r = 0; r < rows; ++r) alone(r, {ranges[r].begin, common.begin});
-  weigh(rows, weights, alpha, common, tile, dim, acc);
+  weigh<kType>(rows, weights, alpha, common, values, dim, acc);
   std::fill_n(alpha, rows, 1.0F);
   for (int32_t r = 0; r < rows; ++r) alone(r, {common.end, ranges[r].end});
 }
 
 // ---- one tile, one segment -------------------------------------------------------------------------------
 
-// The keys of the tile at `tile_begin` that tile row `row` sees, relative to the tile.
-KeyRange range_in_tile(const HeadTask& task, int32_t row, int32_t tile_begin, int32_t tile_end) {
-  return {std::max(task.visible_begin(row), tile_begin) - tile_begin,
-          std::min(task.visible_end(row), tile_end) - tile_begin};
+// The part of a task that one tile of keys concerns. Positions ascend with rows, so the rows that see some of it
+// are [first, last), and what they see together is `keys`.
+struct TileWork {
+  const HeadTask& task;
+  const Scratch& scratch;
+  const SoftmaxState& state;
+  int32_t tile_begin = 0;
+  int32_t first = 0;
+  int32_t last = 0;
+  KeyRange keys;
+
+  // Keys that tile row `row` sees, relative to the tile.
+  [[nodiscard]] KeyRange range_of(int32_t row) const {
+    return {std::max(task.visible_begin(row) - tile_begin, 0),
+            std::min(task.visible_end(row) - tile_begin, kTileKeys)};
+  }
+  // Keys that some row of [begin, end) sees, relative to the tile.
+  [[nodiscard]] KeyRange range_of(int32_t begin, int32_t end) const {
+    return {range_of(std::max(begin, first)).begin, range_of(std::min(end, last) - 1).end};
+  }
+  [[nodiscard]] KeyRange local() const { return {keys.begin - tile_begin, keys.end - tile_begin}; }
+};
+
+void softmax_rows(const TileWork& work) {
+  for (int32_t r = work.first; r < work.last; ++r) {
+    work.scratch.alpha[r] =
+        softmax_row(work.scratch.scores + int64_t{r} * kTileKeys, work.range_of(r),
+                    work.task.soft_cap, work.state.max + r, work.state.sum + r);
+  }
 }
 
-void attend_tile(const HeadTask& task, int32_t tile_begin, int32_t tile_end, const Scratch& scratch,
-                 const SoftmaxState& state) {
-  const int32_t dim_k = pad(task.kv->head_dim_k);
-  const int32_t dim_v = pad(task.kv->head_dim_v);
-  // Positions ascend with rows, so the rows that see something of the tile are [first, last).
-  int32_t first = 0;
-  int32_t last = task.rows;
-  while (first < last && task.visible_end(first) <= tile_begin) first += task.group;
-  while (first < last && task.visible_begin(last - 1) >= tile_end) last -= task.group;
-  if (first >= last) return;
-  const KeyRange keys = {std::max(task.visible_begin(first), tile_begin),
-                         std::min(task.visible_end(last - 1), tile_end)};
-  const KeyRange local = {keys.begin - tile_begin, keys.end - tile_begin};
-  load_tile(task, tile_begin, keys, /*values=*/false, scratch.tile);
-  if (task.packed) {
-    transpose_tile(scratch.tile, local, dim_k, scratch.k_columns);
-    for (int32_t r = first / kRowPadding * kRowPadding; r < last; r += kRowPadding) {
-      const int32_t low = std::max(r, first);
-      const int32_t high = std::min(r + kRowPadding, last) - 1;
-      const KeyRange range = {range_in_tile(task, low, tile_begin, tile_end).begin,
-                              range_in_tile(task, high, tile_begin, tile_end).end};
-      scores_of_four(scratch.q + int64_t{r} * dim_k, scratch.k_columns, range, dim_k,
-                     scratch.scores + int64_t{r} * kTileKeys);
-    }
-  } else {
-    for (int32_t r = first; r < last; ++r) {
-      scores_of_row(scratch.q + int64_t{r} * dim_k, scratch.tile,
-                    range_in_tile(task, r, tile_begin, tile_end), dim_k,
-                    scratch.scores + int64_t{r} * kTileKeys);
-    }
-  }
-  for (int32_t r = first; r < last; ++r) {
-    scratch.alpha[r] = softmax_row(scratch.scores + int64_t{r} * kTileKeys,
-                                   range_in_tile(task, r, tile_begin, tile_end), task.soft_cap,
-                                   state.max + r, state.sum + r);
-  }
-  load_tile(task, tile_begin, keys, /*values=*/true, scratch.tile);
-  for (int32_t r = first; r < last; r += kRowPadding) {
-    const int32_t rows = std::min(kRowPadding, last - r);
+template <DType kType>
+void weigh_all_rows(const TileWork& work, CellRows<kType> values) {
+  const int32_t dim = pad(work.task.kv->head_dim_v);
+  for (int32_t r = work.first; r < work.last; r += kRowPadding) {
+    const int32_t rows = std::min(kRowPadding, work.last - r);
     KeyRange ranges[kRowPadding];
-    for (int32_t i = 0; i < rows; ++i) ranges[i] = range_in_tile(task, r + i, tile_begin, tile_end);
-    weigh_ranges(rows, scratch.scores + int64_t{r} * kTileKeys, scratch.alpha + r, ranges,
-                 scratch.tile, dim_v, state.acc + int64_t{r} * dim_v);
+    for (int32_t i = 0; i < rows; ++i) ranges[i] = work.range_of(r + i);
+    weigh_ranges<kType>(rows, work.scratch.scores + int64_t{r} * kTileKeys, work.scratch.alpha + r,
+                        ranges, values, dim, work.state.acc + int64_t{r} * dim);
+  }
+}
+
+// Pointers to the rows of scratch.tile.
+struct TileRows {
+  TileRows(const float* tile, int32_t dim) {
+    for (int32_t key = 0; key < kTileKeys; ++key) row[key] = tile + int64_t{key} * pad(dim);
+  }
+  const float* row[kTileKeys];
+};
+
+// Many rows: K is converted and transposed once, V converted once, for all of them.
+void attend_packed(const TileWork& work) {
+  const HeadTask& task = work.task;
+  const Scratch& scratch = work.scratch;
+  const int32_t dim = pad(task.kv->head_dim_k);
+  load_tile(task, work.tile_begin, work.keys, /*values=*/false, scratch.tile);
+  transpose_tile(scratch.tile, work.local(), dim, scratch.k_columns);
+  for (int32_t r = work.first / kRowPadding * kRowPadding; r < work.last; r += kRowPadding) {
+    scores_of_four(scratch.q + int64_t{r} * dim, scratch.k_columns,
+                   work.range_of(r, r + kRowPadding), dim, scratch.scores + int64_t{r} * kTileKeys);
+  }
+  softmax_rows(work);
+  load_tile(task, work.tile_begin, work.keys, /*values=*/true, scratch.tile);
+  const TileRows values(scratch.tile, task.kv->head_dim_v);
+  weigh_all_rows<DType::kF32>(work, values.row);
+}
+
+template <DType kType>
+void direct_scores(const TileWork& work, CellRows<kType> keys, const Prefetch& next_tile) {
+  const Prefetch nothing;
+  const int32_t dim = pad(work.task.kv->head_dim_k);
+  for (int32_t r = work.first; r < work.last; r += kRowPadding) {
+    const int32_t rows = std::min(kRowPadding, work.last - r);
+    const KeyRange range = work.range_of(r, r + rows);
+    const float* q = work.scratch.q + int64_t{r} * dim;
+    const Prefetch& prefetch = r == work.first ? next_tile : nothing;
+    float* scores = work.scratch.scores + int64_t{r} * kTileKeys;
+    switch (rows) {
+      case 1: scores_of_cells<kType, 1>(q, keys, range, dim, prefetch, scores); break;
+      case 2: scores_of_cells<kType, 2>(q, keys, range, dim, prefetch, scores); break;
+      case 3: scores_of_cells<kType, 3>(q, keys, range, dim, prefetch, scores); break;
+      default: scores_of_cells<kType, 4>(q, keys, range, dim, prefetch, scores); break;
+    }
+  }
+}
+
+// Few rows: K and V are converted on their way into registers. Head sizes that are not a whole number of vectors go
+// through the f32 tile, which pads them with zeros.
+template <DType kType>
+void attend_direct(const TileWork& work) {
+  using Type = typename Cell<kType>::Type;
+  const HeadTask& task = work.task;
+  const KvView& kv = *task.kv;
+  const KeyRange local = work.local();
+  const auto* base = static_cast<const Type*>(kv.base);
+  // Calls use(key, K of key) for keys [begin, end).
+  const auto for_each_cell = [&](int32_t begin, int32_t end, auto&& use) {
+    while (begin < end) {
+      const int32_t page = begin / kv.block_size;
+      const int32_t token = begin - page * kv.block_size;
+      const int32_t run = std::min(end - begin, kv.block_size - token);
+      const Type* cell = base + kv.k_offset(task.pages[page], task.kv_head, token);
+      for (int32_t i = 0; i < run; ++i) use(begin + i, cell + i * kv.token_stride);
+      begin += run;
+    }
+  };
+  const Type* cells[kTileKeys];
+  for_each_cell(work.keys.begin, work.keys.end, [&](int32_t key, const Type* cell) {
+    cells[key - work.tile_begin] = cell;
+  });
+  Prefetch prefetch;
+  prefetch.bytes = (kv.v_offset + kv.head_dim_v) * static_cast<int64_t>(sizeof(Type));
+  const int32_t next_tile = work.tile_begin + kTileKeys;
+  for_each_cell(next_tile, std::min(next_tile + kTileKeys, task.visible_end(task.rows - 1)),
+                [&](int32_t key, const Type* cell) {
+                  prefetch.cells[key - next_tile] = reinterpret_cast<const std::byte*>(cell);
+                });
+  // Neighbours in a vector of keys that nobody sees: any address that may be read will do.
+  std::fill(cells, cells + local.begin, cells[local.begin]);
+  std::fill(cells + local.end, cells + kTileKeys, cells[local.begin]);
+
+  if (kv.head_dim_k % kDimPadding == 0) {
+    direct_scores<kType>(work, cells, prefetch);
+  } else {
+    load_tile(task, work.tile_begin, work.keys, /*values=*/false, work.scratch.tile);
+    direct_scores<DType::kF32>(work, TileRows(work.scratch.tile, kv.head_dim_k).row, prefetch);
+  }
+  softmax_rows(work);
+  if (kv.head_dim_v % kDimPadding == 0) {
+    for (const Type*& cell : cells) cell += kv.v_offset;
+    weigh_all_rows<kType>(work, cells);
+  } else {
+    load_tile(task, work.tile_begin, work.keys, /*values=*/true, work.scratch.tile);
+    weigh_all_rows<DType::kF32>(work, TileRows(work.scratch.tile, kv.head_dim_v).row);
+  }
+}
+
+void attend_tile(const HeadTask& task, int32_t tile_begin, const Scratch& scratch,
+                 const SoftmaxState& state) {
+  TileWork work{task, scratch, state, tile_begin, 0, task.rows, {}};
+  const int32_t tile_end = tile_begin + kTileKeys;
+  while (work.first < work.last && task.visible_end(work.first) <= tile_begin) {
+    work.first += task.group;
+  }
+  while (work.first < work.last && task.visible_begin(work.last - 1) >= tile_end) {
+    work.last -= task.group;
+  }
+  if (work.first >= work.last) return;
+  work.keys = {std::max(task.visible_begin(work.first), tile_begin),
+               std::min(task.visible_end(work.last - 1), tile_end)};
+  if (task.packed) return attend_packed(work);
+  switch (task.kv->dtype) {
+    case DType::kF32: return attend_direct<DType::kF32>(work);
+    case DType::kF16: return attend_direct<DType::kF16>(work);
+    default: return attend_direct<DType::kBF16>(work);
   }
 }
 
@@ -495,7 +647,7 @@ void attend(const HeadTask& task, int32_t begin, int32_t end, const Scratch& scr
   begin = std::max(begin, task.visible_begin(0) / kTileKeys * kTileKeys);
   end = std::min(end, task.visible_end(task.rows - 1));
   for (int32_t tile = begin; tile < end; tile += kTileKeys) {
-    attend_tile(task, tile, tile + kTileKeys, scratch, state);
+    attend_tile(task, tile, scratch, state);
   }
 }
 
