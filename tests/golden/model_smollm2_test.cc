@@ -1,174 +1,238 @@
-// SmolLM2-135M against Hugging Face transformers in float32 on the same dequantised weights
-// (model_smollm2.json, made by model_smollm2.py).
-#include <cmath>
-#include <cstdio>
+// The real model against Hugging Face transformers in float32 (model_smollm2.json, made by model_smollm2.py).
+#include <gtest/gtest.h>
 
-#include "engine/setup.h"
-#include "tests/golden/engine_fixture.h"
+#include <cmath>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <stdexcept>
+
+#include "base/thread_pool.h"
+#include "formats/json_text.h"
+#include "tenon/engine.h"
+#include "tests/unit/models/model_runner.h"
 
 namespace tenon {
 namespace {
 
-using testing::Answer;
-using testing::greedy_request;
-using testing::load_golden;
-using testing::make_engine;
-using testing::run_all;
-using testing::test_model_path;
+using nlohmann::json;
+
+std::string model_path() {
+  if (const char* path = std::getenv("TENON_TEST_MODEL")) return path;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::string root = cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache";
+  return root + "/tenon/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+}
 
 struct GoldenPrompt {
   std::string name;
-  std::vector<int32_t> ids, greedy;
-  nlohmann::json data;
+  std::vector<int32_t> ids, greedy, top_ids;
+  std::vector<float> top_logits, fixed_logits, gaps;
 };
 
-std::vector<GoldenPrompt> golden_prompts(const nlohmann::json& golden) {
+struct Golden {
   std::vector<GoldenPrompt> prompts;
-  const auto text_ids = golden["text_ids"].get<std::vector<int32_t>>();
-  for (const auto& entry : golden["prompts"]) {
-    GoldenPrompt prompt;
-    prompt.name = entry["name"];
-    prompt.ids = entry["ids"].get<std::vector<int32_t>>();
-    if (prompt.name == "raw-long") prompt.ids.assign(text_ids.begin(), text_ids.begin() + 1500);
-    prompt.greedy = entry["greedy"].get<std::vector<int32_t>>();
-    prompt.data = entry;
-    prompts.push_back(std::move(prompt));
+  std::vector<int32_t> text_ids;
+  std::vector<float> text_nll;
+  double text_mean_nll = 0;
+  int32_t fixed_step = 0;
+};
+
+Golden read_golden() {
+  const auto parsed = read_json_file(std::string(TENON_SOURCE_DIR) + "/tests/golden/model_smollm2.json", 1 << 20);
+  if (!parsed.ok()) throw std::runtime_error(parsed.status().message());
+  const json& root = *parsed;
+  Golden golden;
+  root.at("text_ids").get_to(golden.text_ids);
+  root.at("text_nll").get_to(golden.text_nll);
+  root.at("text_mean_nll").get_to(golden.text_mean_nll);
+  root.at("fixed_step").get_to(golden.fixed_step);
+  for (const json& item : root.at("prompts")) {
+    GoldenPrompt& prompt = golden.prompts.emplace_back();
+    item.at("name").get_to(prompt.name);
+    item.at("ids").get_to(prompt.ids);
+    item.at("greedy").get_to(prompt.greedy);
+    item.at("top_ids").get_to(prompt.top_ids);
+    item.at("top_logits").get_to(prompt.top_logits);
+    item.at("fixed_logits").get_to(prompt.fixed_logits);
+    item.at("gaps").get_to(prompt.gaps);
+    if (prompt.ids.empty()) {  // raw-long
+      prompt.ids.assign(golden.text_ids.begin(), golden.text_ids.begin() + 1500);
+    }
   }
-  return prompts;
+  return golden;
 }
 
-EngineConfig config_for(ModelDType dtype) {
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<TokenLogprobs> prompt_logprobs;
+  FinishReason finish = FinishReason::kNone;
+  Status error;
+};
+
+// Runs all requests at once and waits for the last.
+std::vector<Answer> run_all(Engine& engine, const std::vector<GenerationRequest>& requests) {
+  std::vector<Answer> answers(requests.size());
+  std::mutex mutex;
+  std::condition_variable done;
+  size_t open = requests.size();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto submitted = engine.submit(requests[i], [&, i](RequestOutput&& output) {
+      std::lock_guard lock(mutex);
+      Answer& answer = answers[i];
+      answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
+      if (!output.prompt_logprobs.empty()) answer.prompt_logprobs = std::move(output.prompt_logprobs);
+      if (output.finish_reason == FinishReason::kNone) return;
+      answer.finish = output.finish_reason;
+      answer.error = output.error;
+      if (--open == 0) done.notify_one();
+    });
+    EXPECT_TRUE(submitted.ok()) << submitted.status().message();
+    if (!submitted.ok()) {
+      std::lock_guard lock(mutex);
+      --open;
+    }
+  }
+  std::unique_lock lock(mutex);
+  EXPECT_TRUE(done.wait_for(lock, std::chrono::minutes(10), [&] { return open == 0; })) << "the engine hangs";
+  return answers;
+}
+
+std::unique_ptr<Engine> make_engine(ModelDType dtype) {
   EngineConfig config;
-  config.model = test_model_path();
+  config.model = model_path();
   config.dtype = dtype;
-  config.max_model_len = 2560;
-  return config;
+  config.max_model_len = 3072;
+  config.num_kv_blocks = 400;
+  config.max_num_seqs = 32;
+  auto engine = Engine::create(config);
+  EXPECT_TRUE(engine.ok()) << engine.status().message() << "; `make test` fetches the model";
+  return engine.ok() ? std::move(engine).value() : nullptr;
 }
 
-TEST(SmolLm2Exact, GreedyTokensEqualTheReferenceOnEveryPrompt) {
-  const auto golden = load_golden("model_smollm2.json");
-  const auto prompts = golden_prompts(golden);
-  ASSERT_GE(prompts.size(), 24U);
-  auto engine = make_engine(config_for(ModelDType::kFloat32));
+GenerationRequest greedy_request(const GoldenPrompt& prompt) {
+  GenerationRequest request;
+  request.prompt = prompt.ids;
+  request.sampling.temperature = 0.0F;
+  request.sampling.max_tokens = static_cast<int32_t>(prompt.greedy.size());
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
+GenerationRequest scoring_request(const std::vector<int32_t>& ids, int32_t alternatives) {
+  GenerationRequest request;
+  request.prompt = ids;
+  request.sampling.temperature = 0.0F;
+  request.sampling.max_tokens = 0;
+  request.sampling.prompt_logprobs = alternatives;
+  return request;
+}
+
+double mean_nll(Engine& engine, const std::vector<int32_t>& ids) {
+  const std::vector<Answer> answers = run_all(engine, {scoring_request(ids, 0)});
+  const std::vector<TokenLogprobs>& logprobs = answers[0].prompt_logprobs;
+  EXPECT_EQ(logprobs.size(), ids.size());
+  double sum = 0.0;
+  for (size_t i = 1; i < logprobs.size(); ++i) {
+    EXPECT_EQ(logprobs[i].token, ids[i]);
+    sum -= static_cast<double>(logprobs[i].logprob);
+  }
+  return sum / static_cast<double>(ids.size() - 1);
+}
+
+TEST(SmolLm2, GoldenFileCoversWhatItShould) {
+  const Golden golden = read_golden();
+  ASSERT_EQ(golden.prompts.size(), 24U);
+  EXPECT_GE(golden.text_ids.size(), 2000U);
+  for (const GoldenPrompt& prompt : golden.prompts) EXPECT_EQ(prompt.greedy.size(), 64U) << prompt.name;
+}
+
+TEST(SmolLm2, ExactModeEqualsTransformersTokenForToken) {
+  const Golden golden = read_golden();
+  const auto engine = make_engine(ModelDType::kFloat32);
   ASSERT_NE(engine, nullptr);
   std::vector<GenerationRequest> requests;
-  for (const auto& prompt : prompts) requests.push_back(greedy_request(prompt.ids, 64));
-  const auto answers = run_all(*engine, std::move(requests));
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    ASSERT_EQ(prompts[i].greedy.size(), 64U);
-    ASSERT_TRUE(answers[i].error.ok()) << answers[i].error.message();
-    size_t same = 0;
-    while (same < 64 && same < answers[i].tokens.size() && answers[i].tokens[same] == prompts[i].greedy[same]) ++same;
-    EXPECT_EQ(answers[i].tokens, prompts[i].greedy)
-        << prompts[i].name << ": first difference at token " << same << "; smallest lead in the reference "
-        << prompts[i].data["smallest_gap"];
+  for (const GoldenPrompt& prompt : golden.prompts) requests.push_back(greedy_request(prompt));
+  const std::vector<Answer> answers = run_all(*engine, requests);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const GoldenPrompt& prompt = golden.prompts[i];
+    EXPECT_EQ(answers[i].finish, FinishReason::kLength) << prompt.name << ": " << answers[i].error.message();
+    ASSERT_EQ(answers[i].tokens.size(), prompt.greedy.size()) << prompt.name;
+    for (size_t step = 0; step < prompt.greedy.size(); ++step) {
+      ASSERT_EQ(answers[i].tokens[step], prompt.greedy[step])
+          << prompt.name << ": first difference at token " << step << "; the reference chose it by "
+          << prompt.gaps[step];
+    }
   }
 }
 
-TEST(SmolLm2Exact, FirstStepLogitsAreWithinTwoThousandths) {
-  const auto golden = load_golden("model_smollm2.json");
-  EngineConfig config = config_for(ModelDType::kFloat32);
-  config.max_num_batched_tokens = 2048;
-  auto parts = build_engine(config, {});
-  ASSERT_TRUE(parts.ok()) << parts.status().message();
-  const int32_t block_size = config.block_size;
-  double worst = 0;
-  for (const auto& prompt : golden_prompts(golden)) {
-    const auto length = static_cast<int32_t>(prompt.ids.size());
-    std::vector<int32_t> positions, pages;
-    std::vector<int64_t> slots;
-    for (int32_t i = 0; i < length; ++i) {
-      positions.push_back(i);
-      slots.push_back(block_size + i);  // block 0 is the null block
-    }
-    for (int32_t i = 0; i < (length + block_size - 1) / block_size; ++i) pages.push_back(i + 1);
-    const std::vector<int32_t> query_start_loc = {0, length}, seq_lens = {length},
-                               page_indptr = {0, static_cast<int32_t>(pages.size())};
-    BatchView batch;
-    batch.query_start_loc = query_start_loc;
-    batch.seq_lens = seq_lens;
-    batch.page_indptr = page_indptr;
-    batch.page_indices = pages;
-    batch.slot_mapping = slots;
-    batch.num_prefill_rows = 1;
-    batch.num_prefill_tokens = batch.max_query_len = batch.max_seq_len = length;
-    auto metadata = parts->attention->build_metadata(batch);
-    ASSERT_TRUE(metadata.ok()) << metadata.status().message();
-    ModelInput input;
-    input.token_ids = prompt.ids;
-    input.positions = positions;
-    input.slot_mapping = slots;
-    input.attention = *metadata;
-    parts->model->forward(input);
-    std::vector<float> logits(static_cast<size_t>(parts->info.vocab_size));
-    parts->model->logits(std::vector<int32_t>{length - 1},
-                         TensorView::dense(logits.data(), DType::kF32, {1, parts->info.vocab_size}));
-    const auto compare = [&](size_t id, float expected) {
-      const double difference = std::abs(logits[id] - expected);
+TEST(SmolLm2, ExactModePerplexity) {
+  const Golden golden = read_golden();
+  const auto engine = make_engine(ModelDType::kFloat32);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_NEAR(mean_nll(*engine, golden.text_ids), golden.text_mean_nll, 1e-4);
+}
+
+// The logits themselves, which the engine does not hand out: through model, operators and attention.
+TEST(SmolLm2, ExactModeFirstStepLogits) {
+  const Golden golden = read_golden();
+  ThreadPool pool(default_num_threads());
+  const auto ops = make_cpu_ops(&pool, "auto");
+  ASSERT_TRUE(ops.ok()) << ops.status().message();
+  ModelLoadOptions options;
+  options.path = model_path();
+  options.exact = true;
+  options.max_position = 2048;
+  tiny::ModelRunner runner(options, ops->get(), "auto", &pool);
+  ASSERT_TRUE(runner.status.ok()) << runner.status.message() << "; `make test` fetches the model";
+  float worst = 0.0F;
+  for (const GoldenPrompt& prompt : golden.prompts) {
+    const auto logits = runner.logits(prompt.ids, 2048, tiny::ModelRunner::Rows::kLast);
+    ASSERT_EQ(logits.size(), 1U);
+    const auto compare = [&](int32_t id, float expected) {
+      const float difference = std::abs(logits[0][static_cast<size_t>(id)] - expected);
+      EXPECT_LE(difference, 2e-3F) << prompt.name << ": id " << id;
       worst = std::max(worst, difference);
-      EXPECT_LT(difference, 2e-3) << prompt.name << " token " << id;
     };
-    for (size_t i = 0; i < prompt.data["top_ids"].size(); ++i) {
-      compare(prompt.data["top_ids"][i], prompt.data["top_logits"][i]);
-    }
-    const size_t step = golden["fixed_step"];
-    for (size_t i = 0; i < prompt.data["fixed_logits"].size(); ++i) {
-      compare(i * step, prompt.data["fixed_logits"][i]);
+    for (size_t i = 0; i < prompt.top_ids.size(); ++i) compare(prompt.top_ids[i], prompt.top_logits[i]);
+    for (size_t i = 0; i < prompt.fixed_logits.size(); ++i) {
+      compare(golden.fixed_step * static_cast<int32_t>(i), prompt.fixed_logits[i]);
     }
   }
-  std::printf("largest difference of a first-step logit: %.2e\n", worst);
+  RecordProperty("worst_difference", std::to_string(worst));
+  std::printf("largest logit difference %g\n", static_cast<double>(worst));
 }
 
-// Mean negative log-likelihood of the fixed text.
-double text_nll(Engine& engine, const nlohmann::json& golden) {
-  GenerationRequest request = greedy_request(golden["text_ids"].get<std::vector<int32_t>>(), 0);
-  request.sampling.prompt_logprobs = 0;
-  std::vector<GenerationRequest> requests;
-  requests.push_back(std::move(request));
-  const auto answers = run_all(engine, std::move(requests));
-  EXPECT_TRUE(answers[0].error.ok()) << answers[0].error.message();
-  double sum = 0;
-  for (size_t i = 1; i < answers[0].prompt_logprobs.size(); ++i) sum -= answers[0].prompt_logprobs[i].logprob;
-  return sum / static_cast<double>(answers[0].prompt_logprobs.size() - 1);
-}
-
-TEST(SmolLm2Exact, PerplexityEqualsTheReference) {
-  const auto golden = load_golden("model_smollm2.json");
-  auto engine = make_engine(config_for(ModelDType::kFloat32));
+// Teacher-forced: at every step of the golden answers, the most probable next token.
+TEST(SmolLm2, FastModeAgreesAndKeepsPerplexity) {
+  const Golden golden = read_golden();
+  const auto engine = make_engine(ModelDType::kAuto);
   ASSERT_NE(engine, nullptr);
-  EXPECT_NEAR(text_nll(*engine, golden), golden["text_mean_nll"].get<double>(), 1e-4);
-}
-
-TEST(SmolLm2Fast, TeacherForcedAgreementAndPerplexity) {
-  const auto golden = load_golden("model_smollm2.json");
-  auto engine = make_engine(config_for(ModelDType::kAuto));
-  ASSERT_NE(engine, nullptr);
-  const auto prompts = golden_prompts(golden);
   std::vector<GenerationRequest> requests;
-  for (const auto& prompt : prompts) {
+  for (const GoldenPrompt& prompt : golden.prompts) {
     std::vector<int32_t> ids = prompt.ids;
     ids.insert(ids.end(), prompt.greedy.begin(), prompt.greedy.end());
-    GenerationRequest request = greedy_request(std::move(ids), 0);
-    request.sampling.prompt_logprobs = 1;
-    requests.push_back(std::move(request));
+    requests.push_back(scoring_request(ids, 1));
   }
-  const auto answers = run_all(*engine, std::move(requests));
-  int agree = 0, total = 0;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    ASSERT_TRUE(answers[i].error.ok()) << answers[i].error.message();
-    for (size_t t = 0; t < prompts[i].greedy.size(); ++t) {
-      const TokenLogprobs& entry = answers[i].prompt_logprobs.at(prompts[i].ids.size() + t);
-      ASSERT_EQ(entry.top.size(), 1U);
-      agree += entry.top[0].first == prompts[i].greedy[t] ? 1 : 0;
-      ++total;
+  const std::vector<Answer> answers = run_all(*engine, requests);
+  int agreed = 0;
+  int total = 0;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const GoldenPrompt& prompt = golden.prompts[i];
+    ASSERT_EQ(answers[i].prompt_logprobs.size(), prompt.ids.size() + prompt.greedy.size())
+        << prompt.name << ": " << answers[i].error.message();
+    for (size_t step = 0; step < prompt.greedy.size(); ++step, ++total) {
+      const TokenLogprobs& logprobs = answers[i].prompt_logprobs[prompt.ids.size() + step];
+      ASSERT_FALSE(logprobs.top.empty()) << prompt.name;
+      agreed += logprobs.top[0].first == prompt.greedy[step] ? 1 : 0;
     }
   }
-  const double perplexity = std::exp(text_nll(*engine, golden));
-  const double reference = std::exp(golden["text_mean_nll"].get<double>());
-  std::printf("teacher-forced agreement %.2f %% of %d, perplexity %.4f (reference %.4f, ratio %.4f)\n",
-              100.0 * agree / total, total, perplexity, reference, perplexity / reference);
-  EXPECT_GE(agree, 0.97 * total);
-  EXPECT_NEAR(perplexity / reference, 1.0, 0.01);
+  const double ratio = std::exp(mean_nll(*engine, golden.text_ids) - golden.text_mean_nll);
+  std::printf("agreement %d of %d, perplexity ratio %.5f\n", agreed, total, ratio);
+  EXPECT_EQ(total, 24 * 64);
+  EXPECT_GE(agreed, 0.97 * total);
+  EXPECT_NEAR(ratio, 1.0, 0.01);
 }
 
 }  // namespace

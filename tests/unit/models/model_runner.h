@@ -1,4 +1,5 @@
-// Runs a model over one sequence with the reference backend: prefill in chunks of any size, logits of every row.
+// Runs a model over one sequence without the engine: prefill in chunks of any size, logits of any row. The KV
+// cache is f32.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,13 +23,15 @@ class ModelRunner {
   static constexpr int32_t kBlockSize = 4;
 
   // `ops` outlives the runner.
-  ModelRunner(const ModelLoadOptions& options, Ops* ops) {
+  ModelRunner(const ModelLoadOptions& options, Ops* ops, const char* backend = "reference",
+              ThreadPool* threads = nullptr) {
     auto loaded = load_model(options, ops);
     status = loaded.status();
     if (!loaded.ok()) return;
     model = std::move(loaded).value();
     const LayerParams first = model->layers().front();
     BackendContext context;
+    context.pool = threads;
     context.requirements.kv_dtype = DType::kF32;
     context.requirements.head_dim_qk = context.requirements.head_dim_v = first.head_dim_qk;
     context.requirements.num_q_heads = first.num_q_heads;
@@ -36,11 +39,11 @@ class ModelRunner {
     context.requirements.block_size = kBlockSize;
     AttentionRegistry registry;
     register_attention_backends(registry);
-    auto choice = get_attention_backend(registry, "reference", context);
+    auto choice = get_attention_backend(registry, backend, context);
     status = choice.status();
     if (!choice.ok()) return;
     backend_ = std::move(choice->backend);
-    const int32_t max_tokens = model->config().max_position;
+    const int32_t max_tokens = options.max_position > 0 ? options.max_position : model->config().max_position;
     status = backend_->prepare({1, max_tokens, max_tokens});
     if (!status.ok()) return;
     KvCacheSpec spec;
@@ -63,8 +66,9 @@ class ModelRunner {
     status = model->reserve(max_tokens, max_tokens);
   }
 
-  // Logits of every token of `ids`, fed in steps of `chunk` tokens.
-  std::vector<std::vector<float>> logits(const std::vector<int32_t>& ids, int32_t chunk) {
+  // Logits of every token of `ids`, or of the last of each step, fed in steps of `chunk` tokens.
+  enum class Rows { kAll, kLast };
+  std::vector<std::vector<float>> logits(const std::vector<int32_t>& ids, int32_t chunk, Rows wanted = Rows::kAll) {
     std::vector<std::vector<float>> all;
     const auto total = static_cast<int32_t>(ids.size());
     std::vector<int32_t> blocks(static_cast<size_t>(num_blocks_));
@@ -102,12 +106,16 @@ class ModelRunner {
       input.slot_mapping = slots;
       input.attention = *metadata;
       model->forward(input);
-      std::vector<int32_t> rows(static_cast<size_t>(count));
-      std::iota(rows.begin(), rows.end(), 0);
+      std::vector<int32_t> rows = {count - 1};
+      if (wanted == Rows::kAll) {
+        rows.resize(static_cast<size_t>(count));
+        std::iota(rows.begin(), rows.end(), 0);
+      }
+      const auto num_rows = static_cast<int64_t>(rows.size());
       const int64_t vocab = model->config().vocab_size;
-      std::vector<float> out(static_cast<size_t>(count * vocab));
-      model->logits(rows, TensorView::dense(out.data(), DType::kF32, {count, vocab}));
-      for (int32_t i = 0; i < count; ++i) {
+      std::vector<float> out(static_cast<size_t>(num_rows * vocab));
+      model->logits(rows, TensorView::dense(out.data(), DType::kF32, {num_rows, vocab}));
+      for (int64_t i = 0; i < num_rows; ++i) {
         all.emplace_back(out.begin() + i * vocab, out.begin() + (i + 1) * vocab);
       }
     }
