@@ -37,7 +37,8 @@ struct ConformanceCase {
 };
 [[nodiscard]] std::string describe_case(const ConformanceCase& c);
 
-// quick: each axis swept on its own, a few seconds. full: products of the axes, minutes.
+// quick: each axis swept on its own, a few seconds. full: products of the axes as well,
+// about a minute an instruction set.
 enum class ConformanceLevel : uint8_t { kQuick, kFull };
 [[nodiscard]] std::vector<ConformanceCase> conformance_cases(ConformanceLevel level);
 

@@ -69,14 +69,14 @@ std::vector<ConformanceCase> full_cases() {
         c.batch = batch;
         c.head_dim_qk = c.head_dim_v = dim;
         c.num_q_heads = 2 * group;
-        c.kv_dtype = kDTypes[turn % 3];
-        c.block_size = kBlockSizes[turn / 3 % 4];
-        c.layout = kLayouts[turn / 5 % 3];
-        if (turn % 4 == 1) c.sliding_window = kWindows[turn / 4 % 5];
-        if (turn % 5 == 2) c.soft_cap = 15.0F;
-        if (turn % 7 == 3 && !c.sliding_window) c.causal = false;
+        const int pick = turn++;
+        c.kv_dtype = kDTypes[pick % 3];
+        c.block_size = kBlockSizes[pick / 3 % 4];
+        c.layout = kLayouts[pick / 5 % 3];
+        if (pick % 4 == 1) c.sliding_window = kWindows[pick / 4 % 5];
+        if (pick % 5 == 2) c.soft_cap = 15.0F;
+        if (pick % 7 == 3 && !c.sliding_window) c.causal = false;
         cases.push_back(c);
-        ++turn;
       }
     }
   }

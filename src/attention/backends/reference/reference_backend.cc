@@ -37,7 +37,7 @@ class ReferenceMetadata final : public AttentionMetadata {
 class ReferenceImpl final : public AttentionImpl {
  public:
   ReferenceImpl(const LayerParams& params, bool causal)
-      : params_(params), causal_(causal), sum_(static_cast<size_t>(params.head_dim_v)) {}
+      : params_(params), causal_(causal) {}
 
   void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) override {
     const KvView& kv = params_.kv;
@@ -63,16 +63,16 @@ class ReferenceImpl final : public AttentionImpl {
   void forward(const TensorView& q, const TensorView& out, const AttentionMetadata& metadata,
                std::span<float> lse) override {
     const BatchView& batch = static_cast<const ReferenceMetadata&>(metadata).batch;
-    scores_.resize(static_cast<size_t>(batch.max_seq_len));
+    const int32_t group = params_.num_q_heads / params_.num_kv_heads;
     for (int32_t row = 0; row < batch.num_rows(); ++row) {
       const int32_t query_len = batch.query_len(row);
-      const int32_t seq_len = batch.seq_lens[static_cast<size_t>(row)];
-      for (int32_t i = 0; i < query_len; ++i) {
-        const int64_t token = batch.query_start_loc[static_cast<size_t>(row)] + i;
-        for (int32_t head = 0; head < params_.num_q_heads; ++head) {
+      const int32_t context = batch.seq_lens[static_cast<size_t>(row)] - query_len;
+      for (int32_t head = 0; head < params_.num_q_heads; ++head) {
+        if (head % group == 0) gather(batch, row, head / group);
+        for (int32_t i = 0; i < query_len; ++i) {
+          const int64_t token = batch.query_start_loc[static_cast<size_t>(row)] + i;
           const double value =
-              attend(batch, row, {seq_len - query_len + i, head},
-                     q.row<float>(token) + int64_t{head} * params_.head_dim_qk,
+              attend(context + i, q.row<float>(token) + int64_t{head} * params_.head_dim_qk,
                      out.row<float>(token) + int64_t{head} * params_.head_dim_v);
           if (!lse.empty()) {
             lse[static_cast<size_t>(token * params_.num_q_heads + head)] = static_cast<float>(value);
@@ -83,34 +83,40 @@ class ReferenceImpl final : public AttentionImpl {
   }
 
  private:
-  struct Query {
-    int32_t position;
-    int32_t head;
-  };
-
   [[nodiscard]] bool visible(int32_t query, int32_t key) const {
     if (!causal_) return true;
     const int32_t distance = query - key;
     return distance >= 0 && (!params_.sliding_window || distance < *params_.sliding_window);
   }
 
-  // Writes one head's output and returns its log-sum-exp.
-  double attend(const BatchView& batch, int32_t row, Query query, const float* q, float* out) {
+  // Copies the keys and values of one row and KV head out of the pages.
+  void gather(const BatchView& batch, int32_t row, int32_t kv_head) {
     const KvView& kv = params_.kv;
-    const int32_t seq_len = batch.seq_lens[static_cast<size_t>(row)];
     const int32_t* pages =
         batch.page_indices.data() + batch.page_indptr[static_cast<size_t>(row)];
-    const int32_t kv_head = query.head / (params_.num_q_heads / params_.num_kv_heads);
-    const auto cell = [&](int32_t key) {
-      return kv.k_offset(pages[key / kv.block_size], kv_head, key % kv.block_size);
-    };
+    keys_.clear();
+    values_.clear();
+    for (int32_t key = 0; key < batch.seq_lens[static_cast<size_t>(row)]; ++key) {
+      const int64_t cell = kv.k_offset(pages[key / kv.block_size], kv_head, key % kv.block_size);
+      for (int32_t i = 0; i < kv.head_dim_k; ++i) keys_.push_back(load(kv, cell + i) * kv.k_scale);
+      for (int32_t i = 0; i < kv.head_dim_v; ++i) {
+        values_.push_back(load(kv, cell + kv.v_offset + i) * kv.v_scale);
+      }
+    }
+  }
+
+  // Writes one head's output for the query at `position` over the gathered keys; returns its log-sum-exp.
+  double attend(int32_t position, const float* q, float* out) {
+    const auto dim_k = static_cast<size_t>(params_.head_dim_qk);
+    const auto dim_v = static_cast<size_t>(params_.head_dim_v);
+    const auto seq_len = static_cast<int32_t>(keys_.size() / dim_k);
+    scores_.assign(static_cast<size_t>(seq_len), 0.0);
     double top = -std::numeric_limits<double>::infinity();
     for (int32_t key = 0; key < seq_len; ++key) {
-      if (!visible(query.position, key)) continue;
+      if (!visible(position, key)) continue;
+      const double* k = &keys_[static_cast<size_t>(key) * dim_k];
       double score = 0;
-      for (int32_t i = 0; i < params_.head_dim_qk; ++i) {
-        score += static_cast<double>(q[i]) * load(kv, cell(key) + i) * kv.k_scale;
-      }
+      for (size_t i = 0; i < dim_k; ++i) score += q[i] * k[i];
       score *= params_.scale;
       if (params_.logits_soft_cap > 0) {
         score = params_.logits_soft_cap * std::tanh(score / params_.logits_soft_cap);
@@ -118,24 +124,25 @@ class ReferenceImpl final : public AttentionImpl {
       scores_[static_cast<size_t>(key)] = score;
       top = std::max(top, score);
     }
-    std::fill(sum_.begin(), sum_.end(), 0.0);
+    sum_.assign(dim_v, 0.0);
     double total = 0;
     for (int32_t key = 0; key < seq_len; ++key) {
-      if (!visible(query.position, key)) continue;
+      if (!visible(position, key)) continue;
+      const double* v = &values_[static_cast<size_t>(key) * dim_v];
       const double weight = std::exp(scores_[static_cast<size_t>(key)] - top);
       total += weight;
-      for (int32_t i = 0; i < params_.head_dim_v; ++i) {
-        sum_[static_cast<size_t>(i)] += weight * load(kv, cell(key) + kv.v_offset + i) * kv.v_scale;
-      }
+      for (size_t i = 0; i < dim_v; ++i) sum_[i] += weight * v[i];
     }
-    for (int32_t i = 0; i < params_.head_dim_v; ++i) {
-      out[i] = total == 0 ? 0.0F : static_cast<float>(sum_[static_cast<size_t>(i)] / total);
+    for (size_t i = 0; i < dim_v; ++i) {
+      out[i] = total == 0 ? 0.0F : static_cast<float>(sum_[i] / total);
     }
     return total == 0 ? -std::numeric_limits<double>::infinity() : top + std::log(total);
   }
 
   const LayerParams params_;
   const bool causal_;
+  std::vector<double> keys_;    // [seq_len, head_dim_qk] of one row and KV head
+  std::vector<double> values_;  // [seq_len, head_dim_v]
   std::vector<double> scores_;
   std::vector<double> sum_;
 };
@@ -162,8 +169,9 @@ class ReferenceBackend final : public AttentionBackend {
   [[nodiscard]] const BackendInfo& info() const override { return info_; }
 
   [[nodiscard]] int64_t workspace_size(const AttentionLimits& limits) const override {
-    // Per impl: one score a key, one sum an output feature.
-    return (int64_t{limits.max_seq_len} + requirements_.head_dim_v) *
+    // One row's keys, values and scores of one KV head, in double.
+    const int64_t per_key = int64_t{requirements_.head_dim_qk} + requirements_.head_dim_v + 1;
+    return (limits.max_seq_len * per_key + requirements_.head_dim_v) *
            static_cast<int64_t>(sizeof(double));
   }
 
