@@ -98,8 +98,12 @@ Result<StatementPtr> Parser::parse_statement_of(const std::string& name) {
     return block;
   }
   if (name == "print") {
-    TENON_ASSIGN_OR_RETURN(ExpressionPtr expression, parse_tuple());
-    return make_statement<Output>(line, std::move(expression));
+    std::vector<ExpressionPtr> parts;
+    do {
+      TENON_ASSIGN_OR_RETURN(ExpressionPtr part, parse_expression());
+      parts.push_back(std::move(part));
+    } while (skip_operator(","));
+    return make_statement<Output>(line, std::make_unique<Concatenation>(std::move(parts)));
   }
   return template_error(line, "unknown tag '" + name + "'");
 }

@@ -54,11 +54,11 @@ class Runtime {
 
   // Runs body() in a new scope below `parent`.
   template <typename Body>
-  auto in_scope(const ScopePtr& parent, Body body) -> decltype(body()) {
+  auto in_scope(ScopePtr parent, Body body) -> decltype(body()) {
     if (parent->depth >= kMaxScopeDepth) return invalid_argument("scopes are nested too deeply");
     ScopePtr saved = std::exchange(scope_, std::make_shared<Scope>());
-    scope_->parent = parent;
     scope_->depth = parent->depth + 1;
+    scope_->parent = std::move(parent);
     auto result = body();
     scope_ = std::move(saved);
     return result;

@@ -70,7 +70,7 @@ Result<Flow> For::run(Runtime& runtime) const {
   return run_over(runtime, items, runtime.scope(), 0);
 }
 
-Result<Flow> For::run_over(Runtime& runtime, const Value& items, const ScopePtr& outer, int64_t depth0) const {
+Result<Flow> For::run_over(Runtime& runtime, const Value& items, ScopePtr outer, int64_t depth0) const {
   TENON_ASSIGN_OR_RETURN(SequencePtr sequence, iterate(runtime.budget(), items));
   auto loop = std::make_shared<Loop>(*this, std::move(sequence), outer, depth0);
   bool ran = false;
@@ -88,7 +88,7 @@ Result<Flow> For::run_over(Runtime& runtime, const Value& items, const ScopePtr&
   }
   loop->finish();
   if (ran || parts_.otherwise.empty()) return Flow::kNext;
-  return runtime.in_scope(outer, [&] { return runtime.execute(parts_.otherwise); });
+  return runtime.in_scope(std::move(outer), [&] { return runtime.execute(parts_.otherwise); });
 }
 
 Result<Flow> Set::run(Runtime& runtime) const {

@@ -70,7 +70,7 @@ class For : public Statement {
   explicit For(Parts parts) : parts_(std::move(parts)) {}
   Result<Flow> run(Runtime& runtime) const override;
   // Runs the loop over other items, below `outer`: the call of a recursive loop.
-  Result<Flow> run_over(Runtime& runtime, const Value& items, const ScopePtr& outer, int64_t depth0) const;
+  Result<Flow> run_over(Runtime& runtime, const Value& items, ScopePtr outer, int64_t depth0) const;
   [[nodiscard]] const Parts& parts() const { return parts_; }
 
  private:

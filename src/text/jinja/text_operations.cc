@@ -14,9 +14,10 @@ constexpr int32_t kCapitalSigma = 0x3A3;
 constexpr int32_t kFinalSigma = 0x3C2;
 
 // A capital sigma at the end of a word has a lower case of its own.
-bool is_final_sigma(std::string_view text, size_t begin, size_t end) {
+// `word` is where the text begins that Python looks at.
+bool is_final_sigma(std::string_view text, size_t word, size_t begin, size_t end) {
   const bool letter_before =
-      begin > 0 && is_cased(decode_code_point(text, previous_code_point(text, begin)).value);
+      begin > word && is_cased(decode_code_point(text, previous_code_point(text, begin)).value);
   return letter_before && (end >= text.size() || !is_cased(decode_code_point(text, end).value));
 }
 
@@ -135,16 +136,18 @@ MarkedText map_case(const MarkedText& text, CaseMapping mapping) {
   MarkCursor marks(text);
   std::string piece;
   int32_t before = 0;
+  size_t word = 0;
   for (size_t at = 0; at < text.size();) {
     const CodePoint c = decode_code_point(text.view(), at);
     const Change change = c.value < 0 ? Change::kNone : change_for(mapping, c.value, before, at == 0);
+    if (mapping == CaseMapping::kTitleFilter && change == Change::kUpper) word = at + c.size;
     piece.clear();
     switch (change) {
       case Change::kNone: piece = text.view().substr(at, c.size); break;
       case Change::kUpper: append_upper(piece, c.value); break;
       case Change::kTitle: append_title(piece, c.value); break;
       case Change::kLower:
-        if (c.value == kCapitalSigma && is_final_sigma(text.view(), at, at + c.size)) {
+        if (c.value == kCapitalSigma && is_final_sigma(text.view(), word, at, at + c.size)) {
           append_code_point(piece, kFinalSigma);
         } else {
           append_lower(piece, c.value);
@@ -223,7 +226,7 @@ std::vector<MarkedText> split_words(const MarkedText& text, int64_t limit) {
   size_t at = skip_spaces(text.view(), 0);
   while (at < text.size()) {
     if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      parts.push_back(text.slice(at, strip_space_right(text.view()).size()));
+      parts.push_back(text.slice(at, text.size()));
       break;
     }
     const size_t end = skip_non_spaces(text.view(), at);
@@ -238,7 +241,7 @@ std::vector<MarkedText> split_words_from_right(const MarkedText& text, int64_t l
   size_t end = skip_back(text.view(), text.size(), true);
   while (end > 0) {
     if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      parts.push_back(text.slice(skip_spaces(text.view(), 0), end));
+      parts.push_back(text.slice(0, end));
       break;
     }
     const size_t begin = skip_back(text.view(), end, false);
