@@ -35,9 +35,15 @@ def wait_for_health(port: int) -> None:
     sys.exit("the server did not become healthy")
 
 
+def served_model(port: int) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request("GET", "/v1/models")
+    return json.load(connection.getresponse())["data"][0]["id"]
+
+
 def stream_answer(port: int) -> None:
-    body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 160, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True}}
+    body = {"model": served_model(port), "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 160,
+            "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     start = time.monotonic()
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -207,7 +208,12 @@ int run_selected(CLI::App& app, Options& options) {
   if (app.got_subcommand("serve")) {
     ServeOptions& serve = options.serve;
     if (const Status status = with_model(serve.engine); !status.ok()) return fail(status);
-    if (serve.server.served_model_names.empty()) serve.server.served_model_names = {serve.engine.model};
+    if (serve.server.served_model_names.empty()) {
+      const std::filesystem::path path(serve.engine.model);
+      const std::string name = path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+      serve.server.served_model_names = {name.empty() ? serve.engine.model : name};
+      if (name != serve.engine.model) serve.server.served_model_names.push_back(serve.engine.model);
+    }
     serve.server.model_root = serve.engine.model;
     if (!options.chat_template_file.empty()) {
       std::ifstream file(options.chat_template_file, std::ios::binary);
