@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -105,8 +106,14 @@ int64_t GgufArray::int_at(uint64_t index) const {
   TENON_CHECK_LT(index, count);
   const GgufValue value = load_number(type, numbers.data() + index * number_bytes(type));
   if (const auto* u = std::get_if<uint64_t>(&value)) return static_cast<int64_t>(*u);
+  if (const auto* i = std::get_if<int64_t>(&value)) return *i;
   if (const auto* b = std::get_if<bool>(&value)) return *b ? 1 : 0;
-  return std::get<int64_t>(value);
+  const double number = std::get<double>(value);
+  if (std::isnan(number)) return 0;
+  constexpr double kLimit = 0x1p63;
+  if (number >= kLimit) return std::numeric_limits<int64_t>::max();
+  if (number < -kLimit) return std::numeric_limits<int64_t>::min();
+  return static_cast<int64_t>(number);
 }
 
 double GgufArray::float_at(uint64_t index) const {

@@ -30,8 +30,9 @@ struct GgufArray {
   std::span<const std::byte> numbers;       // packed little endian; empty for strings
   std::vector<std::string_view> strings;    // for type kString
   uint64_t count = 0;
-  [[nodiscard]] int64_t int_at(uint64_t index) const;   // integer and bool types
-  [[nodiscard]] double float_at(uint64_t index) const;  // any numeric type
+  // Any type but string; int_at() truncates and saturates floats (NaN: 0). Requires: index < count.
+  [[nodiscard]] int64_t int_at(uint64_t index) const;
+  [[nodiscard]] double float_at(uint64_t index) const;
 };
 
 using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray>;

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "formats/gguf.h"
 #include "formats/json_text.h"
 #include "formats/quote.h"
@@ -26,7 +29,8 @@ TEST(Gguf, EveryValueType) {
   gguf.add("u64", 10, little_endian(~uint64_t{0})).add("i64", 11, little_endian(int64_t{-6}));
   gguf.add("f64", 12, little_endian(1e300));
   gguf.add("bools", 9, little_endian(uint32_t{7}) + little_endian(uint64_t{2}) + std::string("\1\0", 2));
-  gguf.add("floats", 9, little_endian(uint32_t{6}) + little_endian(uint64_t{1}) + little_endian(2.5F));
+  gguf.add("floats", 9, little_endian(uint32_t{6}) + little_endian(uint64_t{4}) + little_endian(2.5F) +
+                          little_endian(-1e30F) + little_endian(std::nanf("")) + little_endian(1e30F));
   const TempFolder folder;
   const auto opened = GgufFile::open(folder.write("a.gguf", gguf.build()));
   ASSERT_TRUE(opened.ok()) << opened.status().message();
@@ -48,7 +52,12 @@ TEST(Gguf, EveryValueType) {
   EXPECT_EQ(*file.get_float("f64"), 1e300);
   EXPECT_EQ((*file.get_array("bools"))->int_at(0), 1);
   EXPECT_EQ((*file.get_array("bools"))->int_at(1), 0);
-  EXPECT_EQ((*file.get_array("floats"))->float_at(0), 2.5);
+  const GgufArray& floats = **file.get_array("floats");
+  EXPECT_EQ(floats.float_at(0), 2.5);
+  EXPECT_EQ(floats.int_at(0), 2);
+  EXPECT_EQ(floats.int_at(1), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(floats.int_at(2), 0);
+  EXPECT_EQ(floats.int_at(3), std::numeric_limits<int64_t>::max());
   EXPECT_EQ(file.metadata().size(), 15U);
   EXPECT_EQ(file.metadata()[3].first, "i16");  // in file order
 }
