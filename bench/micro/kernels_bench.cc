@@ -1,7 +1,8 @@
-// Kernels at the shapes of SmolLM2-135M (hidden 576, feed-forward 1536, q 576, k and v 192, vocabulary 49152).
+// Kernels at the shapes of SmolLM2-135M (hidden 576, feed-forward 1536, q 576, k and v 192,
+// vocabulary 49152).
 //
-// kernels_bench [--threads=N] [--isa=NAME] [google benchmark flags]. Prints this run's ceilings before and
-// after, and the tokens a second that the linear layers alone would allow.
+// kernels_bench [--threads=N] [--isa=NAME] [google benchmark flags]. Prints this run's ceilings
+// before and after, and the tokens a second that the linear layers alone would allow.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -68,8 +69,9 @@ void bench_linear(benchmark::State& state, DType dtype, int64_t rows, int64_t co
     next = (next + 1) % weights.size();
   }
   const auto iterations = static_cast<double>(state.iterations());
-  state.counters["GB/s"] = benchmark::Counter(
-      iterations * static_cast<double>(weights[0].packed->bytes()) / 1e9, benchmark::Counter::kIsRate);
+  state.counters["GB/s"] =
+      benchmark::Counter(iterations * static_cast<double>(weights[0].packed->bytes()) / 1e9,
+                         benchmark::Counter::kIsRate);
   state.counters["GOP/s"] = benchmark::Counter(
       iterations * 2e-9 * static_cast<double>(tokens * rows * cols), benchmark::Counter::kIsRate);
 }
@@ -97,15 +99,16 @@ void bench_model(benchmark::State& state, DType layer_type, DType head_type) {
   Activations logits(head_tokens, kVocabulary);
   for (auto _ : state) {
     for (const Weight& weight : layers) {
-      g_ops->linear(*weight.packed, buffers[weight.packed->cols()]->view, buffers[weight.packed->rows()]->view);
+      g_ops->linear(*weight.packed, buffers[weight.packed->cols()]->view,
+                    buffers[weight.packed->rows()]->view);
     }
     g_ops->linear(*head.packed, last.view, logits.view);
   }
   const auto iterations = static_cast<double>(state.iterations());
   state.counters["tok/s"] =
       benchmark::Counter(iterations * static_cast<double>(tokens), benchmark::Counter::kIsRate);
-  state.counters["GB/s"] =
-      benchmark::Counter(iterations * static_cast<double>(bytes) / 1e9, benchmark::Counter::kIsRate);
+  state.counters["GB/s"] = benchmark::Counter(iterations * static_cast<double>(bytes) / 1e9,
+                                              benchmark::Counter::kIsRate);
 }
 
 void bench_repack(benchmark::State& state, DType dtype) {
@@ -114,7 +117,8 @@ void bench_repack(benchmark::State& state, DType dtype) {
   const WeightSource source{"bench", dtype, stored.data(), rows, kHidden, nullptr};
   for (auto _ : state) benchmark::DoNotOptimize(g_ops->make_linear({&source, 1}, false));
   state.counters["GB/s"] = benchmark::Counter(
-      static_cast<double>(state.iterations()) * static_cast<double>(stored.size()) / 1e9, benchmark::Counter::kIsRate);
+      static_cast<double>(state.iterations()) * static_cast<double>(stored.size()) / 1e9,
+      benchmark::Counter::kIsRate);
 }
 
 void bench_add_rms_norm(benchmark::State& state) {
@@ -134,7 +138,8 @@ void bench_silu(benchmark::State& state) {
 
 void bench_rope(benchmark::State& state) {
   Activations x(state.range(0), 768);
-  const RopeTable table{64, state.range(1) != 0, std::vector<float>(32 * 32, 1.0F), std::vector<float>(32 * 32, 0.0F)};
+  const RopeTable table{64, state.range(1) != 0, std::vector<float>(32 * 32, 1.0F),
+                        std::vector<float>(32 * 32, 0.0F)};
   const std::vector<int32_t> positions(static_cast<size_t>(state.range(0)), 5);
   for (auto _ : state) g_ops->rope(x.view, positions, 64, table);
 }
@@ -151,8 +156,8 @@ void bench_fork_join(benchmark::State& state) {
 
 void print_ceilings(const char* when) {
   std::printf("%s: %d threads, read %.1f GB/s, f32 %.0f GFLOP/s, 4-bit dot %.0f GOP/s\n", when,
-              g_pool->num_threads(), cpu::read_bandwidth(*g_pool) / 1e9, cpu::fma_rate(*g_pool) / 1e9,
-              cpu::int8_rate(*g_pool) / 1e9);
+              g_pool->num_threads(), cpu::read_bandwidth(*g_pool) / 1e9,
+              cpu::fma_rate(*g_pool) / 1e9, cpu::int8_rate(*g_pool) / 1e9);
 }
 
 void register_all() {
@@ -163,22 +168,28 @@ void register_all() {
   };
   for (const auto& [rows, cols] : shapes) {
     auto* bench = benchmark::RegisterBenchmark(
-        (name("linear", DType::kQ4_1) + "/" + std::to_string(rows) + "x" + std::to_string(cols)).c_str(),
+        (name("linear", DType::kQ4_1) + "/" + std::to_string(rows) + "x" + std::to_string(cols))
+            .c_str(),
         bench_linear, DType::kQ4_1, rows, cols);
     for (const int64_t tokens : {1, 4, 16, 64, 512}) bench->Arg(tokens);
   }
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K,
-                            DType::kQ6_K, DType::kF16, DType::kBF16, DType::kF32}) {
-    auto* bench = benchmark::RegisterBenchmark((name("linear", dtype) + "/3072x768").c_str(), bench_linear, dtype,
-                                               int64_t{3072}, int64_t{768});
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ5_0, DType::kQ5_1, DType::kQ4_K,
+                            DType::kQ5_K, DType::kQ6_K, DType::kF16, DType::kBF16, DType::kF32}) {
+    auto* bench = benchmark::RegisterBenchmark((name("linear", dtype) + "/3072x768").c_str(),
+                                               bench_linear, dtype, int64_t{3072}, int64_t{768});
     for (const int64_t tokens : {1, 16, 512}) bench->Arg(tokens);
   }
-  for (const auto& [layer, head] : {std::pair(DType::kQ4_1, DType::kQ8_0), std::pair(DType::kF16, DType::kF16)}) {
+  for (const auto& [layer, head] :
+       {std::pair(DType::kQ4_1, DType::kQ8_0), std::pair(DType::kF16, DType::kF16)}) {
     benchmark::RegisterBenchmark(name("model", layer).c_str(), bench_model, layer, head)
-        ->Args({1, 1})->Args({16, 16})->Args({512, 1})->Unit(benchmark::kMillisecond);
+        ->Args({1, 1})
+        ->Args({16, 16})
+        ->Args({512, 1})
+        ->Unit(benchmark::kMillisecond);
   }
   for (const DType dtype : {DType::kQ4_1, DType::kQ8_0, DType::kQ6_K, DType::kF32}) {
-    benchmark::RegisterBenchmark(name("repack", dtype).c_str(), bench_repack, dtype)->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark(name("repack", dtype).c_str(), bench_repack, dtype)
+        ->Unit(benchmark::kMillisecond);
   }
   benchmark::RegisterBenchmark("fork_join", bench_fork_join);
   for (const int64_t tokens : {1, 16, 512}) {
@@ -225,4 +236,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tenon
 
-int main(int argc, char** argv) { return tenon::run(argc, argv); }
+int main(int argc, char** argv) {
+  return tenon::run(argc, argv);
+}

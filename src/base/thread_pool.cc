@@ -12,11 +12,12 @@
 namespace tenon {
 namespace {
 
-// About 50-100 us of spinning: longer than the serial gap between two kernels of a step, shorter than
-// what an idle engine should burn.
+// About 50-100 us of spinning: longer than the serial gap between two kernels of a step, shorter
+// than what an idle engine should burn.
 constexpr int kSpinIterations = 4000;
-// A microsecond or two. Whoever waits that long offers its core: on a busy machine the thread waited for may
-// be queued on this very core. With nobody queued the offer costs a fraction of a microsecond.
+// A microsecond or two. Whoever waits that long offers its core: on a busy machine the thread
+// waited for may be queued on this very core. With nobody queued the offer costs a fraction of a
+// microsecond.
 constexpr int kSpinsPerYield = 64;
 
 inline void spin(int round) {
@@ -50,14 +51,16 @@ void ThreadPool::dispatch(Trampoline call, void* context) {
   call_ = call;
   context_ = context;
   pending_.store(num_threads_ - 1, std::memory_order_relaxed);
-  // seq_cst pairs with the sleeper's increment-then-check, so a worker going to sleep is never missed.
+  // seq_cst pairs with the sleeper's increment-then-check, so a worker going to sleep is never
+  // missed.
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
     std::lock_guard lock(mutex_);
     wake_.notify_all();
   }
   call(context, 0);
-  for (int round = 0; pending_.load(std::memory_order_acquire) != 0; round = (round + 1) % kSpinsPerYield) {
+  for (int round = 0; pending_.load(std::memory_order_acquire) != 0;
+       round = (round + 1) % kSpinsPerYield) {
     spin(round);
   }
 }

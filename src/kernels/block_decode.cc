@@ -136,11 +136,8 @@ void decode_group(DType dtype, const void* row, int64_t index, QuantGroup* group
       }
       set_k_scale(block, inner, group);
       return;
-    case DType::kQ6_K:
-      decode_q6_k(block, inner, group);
-      return;
-    default:
-      TENON_CHECK(is_quantised(dtype));
+    case DType::kQ6_K: decode_q6_k(block, inner, group); return;
+    default: TENON_CHECK(is_quantised(dtype));
   }
 }
 

@@ -21,7 +21,8 @@ struct QuantGroup {
 // The q that stands for 0 in formats without a minimum; 0 in formats with one.
 [[nodiscard]] int quant_zero(DType dtype);
 
-// Decodes group `index` (columns [32 * index, 32 * index + 32)) of a stored row. Requires: quantised dtype.
+// Decodes group `index` (columns [32 * index, 32 * index + 32)) of a stored row. Requires:
+// quantised dtype.
 void decode_group(DType dtype, const void* row, int64_t index, QuantGroup* group);
 
 }  // namespace tenon

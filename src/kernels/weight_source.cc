@@ -25,8 +25,8 @@ Status check_weight_parts(std::span<const WeightSource> parts) {
       return invalid_argument("{}: empty weight [{}, {}]", part.name, part.rows, part.cols);
     }
     if (part.cols != parts[0].cols) {
-      return invalid_argument("{} has {} columns, {} has {}: they cannot be stacked", part.name, part.cols,
-                              parts[0].name, parts[0].cols);
+      return invalid_argument("{} has {} columns, {} has {}: they cannot be stacked", part.name,
+                              part.cols, parts[0].name, parts[0].cols);
     }
     if (part.cols % traits.block_elements != 0) {
       return invalid_argument("{}: {} columns are not whole blocks of {} ({} elements)", part.name,

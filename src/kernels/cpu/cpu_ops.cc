@@ -40,7 +40,8 @@ class CpuOps final : public Ops {
                      y.stride[0]);
   }
 
-  void embedding(const WeightSource& table, std::span<const int32_t> ids,
+  void embedding(const WeightSource& table,
+                 std::span<const int32_t> ids,
                  const TensorView& out) override {
     check_rows(out);
     TENON_CHECK_EQ(out.rows(), static_cast<int64_t>(ids.size()));
@@ -52,25 +53,34 @@ class CpuOps final : public Ops {
     });
   }
 
-  void rms_norm(const TensorView& x, std::span<const float> weight, float eps,
+  void rms_norm(const TensorView& x,
+                std::span<const float> weight,
+                float eps,
                 const TensorView& out) override {
     check_same_shape(x, out);
     TENON_CHECK_EQ(x.shape[1], static_cast<int64_t>(weight.size()));
-    for_rows(x.rows(), x.shape[1],
-             [&](int64_t t) { kernels_->rms_norm(x.row<float>(t), weight, eps, out.row<float>(t)); });
+    for_rows(x.rows(), x.shape[1], [&](int64_t t) {
+      kernels_->rms_norm(x.row<float>(t), weight, eps, out.row<float>(t));
+    });
   }
 
-  void add_rms_norm(const TensorView& residual, const TensorView& x, std::span<const float> weight,
-                    float eps, const TensorView& out) override {
+  void add_rms_norm(const TensorView& residual,
+                    const TensorView& x,
+                    std::span<const float> weight,
+                    float eps,
+                    const TensorView& out) override {
     check_same_shape(x, out);
     check_same_shape(x, residual);
     TENON_CHECK_EQ(x.shape[1], static_cast<int64_t>(weight.size()));
     for_rows(x.rows(), x.shape[1], [&](int64_t t) {
-      kernels_->add_rms_norm(residual.row<float>(t), x.row<float>(t), weight, eps, out.row<float>(t));
+      kernels_->add_rms_norm(residual.row<float>(t), x.row<float>(t), weight, eps,
+                             out.row<float>(t));
     });
   }
 
-  void rope(const TensorView& x, std::span<const int32_t> positions, int32_t head_dim,
+  void rope(const TensorView& x,
+            std::span<const int32_t> positions,
+            int32_t head_dim,
             const RopeTable& table) override {
     check_rows(x);
     TENON_CHECK_EQ(x.rows(), static_cast<int64_t>(positions.size()));
@@ -81,8 +91,8 @@ class CpuOps final : public Ops {
     for_rows(x.rows(), x.shape[1], [&](int64_t t) {
       const int64_t base = positions[static_cast<size_t>(t)] * half;
       TENON_CHECK(base >= 0 && base + half <= static_cast<int64_t>(table.cos.size()));
-      kernels_->rope({x.row<float>(t), x.shape[1] / head_dim, head_dim, table.rotary_dim, table.interleaved,
-                      table.cos.data() + base, table.sin.data() + base});
+      kernels_->rope({x.row<float>(t), x.shape[1] / head_dim, head_dim, table.rotary_dim,
+                      table.interleaved, table.cos.data() + base, table.sin.data() + base});
     });
   }
 
@@ -94,11 +104,14 @@ class CpuOps final : public Ops {
     TENON_CHECK_EQ(gate_up.shape[1], 2 * features);
     for_rows(out.rows(), features * kExpCost, [&](int64_t t) {
       const float* gate = gate_up.row<float>(t);
-      kernels_->silu_and_mul(gate, gate + features, {out.row<float>(t), static_cast<size_t>(features)});
+      kernels_->silu_and_mul(gate, gate + features,
+                             {out.row<float>(t), static_cast<size_t>(features)});
     });
   }
 
-  void gather_rows(const TensorView& x, std::span<const int32_t> rows, const TensorView& out) override {
+  void gather_rows(const TensorView& x,
+                   std::span<const int32_t> rows,
+                   const TensorView& out) override {
     check_rows(x);
     check_rows(out);
     TENON_CHECK_EQ(out.rows(), static_cast<int64_t>(rows.size()));
@@ -106,7 +119,8 @@ class CpuOps final : public Ops {
     for (int64_t i = 0; i < out.rows(); ++i) {
       const int32_t row = rows[static_cast<size_t>(i)];
       TENON_CHECK(row >= 0 && row < x.rows());
-      std::memcpy(out.row<float>(i), x.row<float>(row), static_cast<size_t>(x.shape[1]) * sizeof(float));
+      std::memcpy(out.row<float>(i), x.row<float>(row),
+                  static_cast<size_t>(x.shape[1]) * sizeof(float));
     }
   }
 
@@ -135,7 +149,8 @@ class CpuOps final : public Ops {
 
   template <typename Fn>
   void for_rows(int64_t rows, int64_t work_per_row, const Fn& fn) {
-    const int64_t grain = std::max<int64_t>(1, kMinParallelWork / 4 / std::max<int64_t>(1, work_per_row));
+    const int64_t grain =
+        std::max<int64_t>(1, kMinParallelWork / 4 / std::max<int64_t>(1, work_per_row));
     const bool parallel = rows * work_per_row >= kMinParallelWork;
     pool_->parallel_for(rows, parallel ? grain : rows, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) fn(t);

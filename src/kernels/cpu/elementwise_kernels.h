@@ -51,7 +51,8 @@ struct ElementwiseKernels {
   static void scale_row(const float* x, std::span<const float> weight, float scale, float* out) {
     const F factor = V::set1(scale);
     for_each_vector(static_cast<int64_t>(weight.size()), [&](int64_t i, auto access) {
-      access.store(out + i, V::mul(V::mul(access.load(x + i), factor), access.load(weight.data() + i)));
+      access.store(out + i,
+                   V::mul(V::mul(access.load(x + i), factor), access.load(weight.data() + i)));
     });
   }
   static float inverse_rms(F squares, size_t count, float eps) {
@@ -67,8 +68,8 @@ struct ElementwiseKernels {
     scale_row(x, weight, inverse_rms(squares, weight.size(), eps), out);
   }
 
-  static void add_rms_norm(float* residual, const float* x, std::span<const float> weight, float eps,
-                           float* out) {
+  static void add_rms_norm(
+      float* residual, const float* x, std::span<const float> weight, float eps, float* out) {
     F squares = V::set1(0.0F);
     for_each_vector(static_cast<int64_t>(weight.size()), [&](int64_t i, auto access) {
       const F value = V::add(access.load(residual + i), access.load(x + i));
@@ -108,7 +109,8 @@ struct ElementwiseKernels {
       for_each_vector(task.rotary_dim, [&](int64_t i, auto access) {
         const F value = access.load(head + i);
         const F swapped = V::swap_pairs(value);
-        access.store(head + i, V::fma(swapped, access.load(sin + i), V::mul(value, access.load(cos + i))));
+        access.store(head + i,
+                     V::fma(swapped, access.load(sin + i), V::mul(value, access.load(cos + i))));
       });
     }
   }

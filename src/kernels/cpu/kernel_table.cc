@@ -11,13 +11,17 @@ bool cpu_has_avx2() {
          __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("avx");
 }
 bool cpu_has_avx512() {
-  return cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni");
+  return cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 }
 #else
-bool cpu_has_avx2() { return false; }
-bool cpu_has_avx512() { return false; }
+bool cpu_has_avx2() {
+  return false;
+}
+bool cpu_has_avx512() {
+  return false;
+}
 #endif
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The kernels of one instruction set behind function pointers. Each table is filled by the one unit that
-// is compiled for that instruction set; nothing else may contain its instructions.
+// The kernels of one instruction set behind function pointers. Each table is filled by the one unit
+// that is compiled for that instruction set; nothing else may contain its instructions.
 #pragma once
 
 #include <cstddef>
@@ -49,26 +49,27 @@ struct KernelTable {
 
   // In order of PackedFormat. A row's result does not depend on the other rows of the task.
   void (*linear[kPackedFormatCount])(const LinearTask& task);
-  // Both need the same `tokens` as the LinearTask that reads the result. A row that holds NaN, infinity or
-  // nothing above 1e-30 in some group gets d = NaN, NaN and 0 there.
+  // Both need the same `tokens` as the LinearTask that reads the result. A row that holds NaN,
+  // infinity or nothing above 1e-30 in some group gets d = NaN, NaN and 0 there.
   void (*pack_quantised)(const FloatRows& x, ActivationGroup* out);
   void (*pack_float)(const FloatRows& x, float* out);
 
   void (*rms_norm)(const float* x, std::span<const float> weight, float eps, float* out);
-  void (*add_rms_norm)(float* residual, const float* x, std::span<const float> weight, float eps,
-                       float* out);
+  void (*add_rms_norm)(
+      float* residual, const float* x, std::span<const float> weight, float eps, float* out);
   void (*rope)(const RopeTask& task);
   void (*silu_and_mul)(const float* gate, const float* up, std::span<float> out);
   float (*log_sum_exp)(std::span<const float> x);
 
-  // For cpu/probe.h: loops of independent operations that return how many (a multiply-add is two) were
-  // done, and one that only loads.
+  // For cpu/probe.h: loops of independent operations that return how many (a multiply-add is two)
+  // were done, and one that only loads.
   double (*fma_loop)(int64_t iterations);
   double (*int8_loop)(int64_t iterations);
   void (*read_bytes)(std::span<const std::byte> bytes);
 };
 
-// Tokens of a task that is cut by tokens must start at multiples of this: every ISA's tile divides it.
+// Tokens of a task that is cut by tokens must start at multiples of this: every ISA's tile divides
+// it.
 constexpr int64_t kTokenAlignment = 24;
 constexpr int64_t kMaxRotaryDim = 1024;
 

@@ -1,5 +1,6 @@
-// Matrix kernels over a vector type V (vec_*.h). Every output is accumulated in one lane, over columns in
-// ascending order, with the same operations whatever the tile: results do not depend on the batch.
+// Matrix kernels over a vector type V (vec_*.h). Every output is accumulated in one lane, over
+// columns in ascending order, with the same operations whatever the tile: results do not depend on
+// the batch.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +10,8 @@
 
 namespace tenon::cpu {
 
-// Calls fn(integral_constant<M>, first token) for tiles of kTile tokens, then for ever smaller ones.
+// Calls fn(integral_constant<M>, first token) for tiles of kTile tokens, then for ever smaller
+// ones.
 template <int kTile, typename Fn>
 inline void for_each_tile(int64_t begin, int64_t end, const Fn& fn) {
   for (; end - begin >= kTile; begin += kTile) fn(std::integral_constant<int, kTile>(), begin);
@@ -27,10 +29,11 @@ struct LinearKernels {
   static constexpr int kQuantRows = V::kLanes;
   static constexpr int kFloatRows = V::kLanes * V::kFloatVectors;
   static constexpr int kLineBytes = 4 * V::kLanes;
-  // Columns of a float panel that are used for all tokens before the next ones: panel and activations of
-  // a block stay in the first two cache levels.
+  // Columns of a float panel that are used for all tokens before the next ones: panel and
+  // activations of a block stay in the first two cache levels.
   static constexpr int64_t kFloatColumnBlock = 512;
-  // How far ahead of its use a weight is asked for: the bytes that arrive during one memory latency.
+  // How far ahead of its use a weight is asked for: the bytes that arrive during one memory
+  // latency.
   static constexpr int64_t kPrefetchBytes = 4096;
 
   static void store_row(float* to, F value, int64_t valid) {
@@ -65,7 +68,8 @@ struct LinearKernels {
 
   // One panel, M tokens. fetch: also bring the stream of weights into the cache.
   template <PackedFormat kFormat, int M>
-  static void quant_tile(const std::byte* panel, const ActivationGroup* x, int64_t cols, bool fetch, F (&result)[M]) {
+  static void quant_tile(
+      const std::byte* panel, const ActivationGroup* x, int64_t cols, bool fetch, F (&result)[M]) {
     constexpr PackedTraits kTraits = packed_traits(kFormat);
     constexpr int kMax = (1 << kTraits.bits) - 1;
     constexpr int64_t kScaleBytes = group_scale_bytes(kTraits, kQuantRows);
@@ -79,8 +83,9 @@ struct LinearKernels {
     unrolled<M>([&](auto t) { sums[t] = V::set1(0.0F); });
     for (int64_t g = 0; g < cols / kGroupColumns; ++g) {
       if (fetch) {
-        // The panels of a weight follow each other. Their scales and quants are asked for in one sweep, which
-        // goes on across panel borders and pages where the hardware's prefetchers start anew.
+        // The panels of a weight follow each other. Their scales and quants are asked for in one
+        // sweep, which goes on across panel borders and pages where the hardware's prefetchers
+        // start anew.
         for (int64_t i = 0; i < kGroupBytes; i += 64) {
           __builtin_prefetch(panel + g * kGroupBytes + kPrefetchBytes + i);
         }
@@ -89,10 +94,13 @@ struct LinearKernels {
       unrolled<kTraits.scales>([&](auto s) {
         const std::byte* scales = panel + g * kScaleBytes + s * 2 * kQuantRows;
         const F d = V::load_f16(scales);
-        const F m = kTraits.has_minimum ? V::load_f16(scales + 2 * kQuantRows) : V::mul(d, V::set1(-kZero));
+        const F m =
+            kTraits.has_minimum ? V::load_f16(scales + 2 * kQuantRows) : V::mul(d, V::set1(-kZero));
         I dots[M];
         V::template dots<kMax, kSpan / 4, M>(
-            [&](auto c) { return load_chunk<kTraits.bits, s * kSpan / 4 + c>(lines + g * kQuantBytes); },
+            [&](auto c) {
+              return load_chunk<kTraits.bits, s * kSpan / 4 + c>(lines + g * kQuantBytes);
+            },
             group->a + s * kSpan, sizeof(ActivationGroup), dots);
         unrolled<M>([&](auto t) {
           sums[t] = V::fma(V::mul(V::to_float(dots[t]), d), V::set1(group[t].d), sums[t]);
@@ -135,7 +143,11 @@ struct LinearKernels {
 
   // Adds columns [begin, end) to `sums`; x is [column][token].
   template <PackedFormat kFormat, int M>
-  static void float_tile(const std::byte* panel, const float* x, int64_t begin, int64_t end, bool fetch,
+  static void float_tile(const std::byte* panel,
+                         const float* x,
+                         int64_t begin,
+                         int64_t end,
+                         bool fetch,
                          F (&sums)[M][V::kFloatVectors]) {
     constexpr int64_t kColumnBytes = kFloatRows * packed_traits(kFormat).bits / 8;
     for (int64_t k = begin; k < end; ++k) {
@@ -161,7 +173,8 @@ struct LinearKernels {
       const int64_t valid = task.rows - p * kFloatRows;
       float* y = task.y + p * kFloatRows;
       for (int64_t begin = 0; begin < task.cols; begin += kFloatColumnBlock) {
-        const int64_t end = begin + kFloatColumnBlock < task.cols ? begin + kFloatColumnBlock : task.cols;
+        const int64_t end =
+            begin + kFloatColumnBlock < task.cols ? begin + kFloatColumnBlock : task.cols;
         for_each_tile<V::kFloatTile>(0, task.tokens, [&](auto tile, int64_t token) {
           constexpr int M = decltype(tile)::value;
           F sums[M][V::kFloatVectors];
@@ -174,7 +187,8 @@ struct LinearKernels {
           float_tile<kFormat, M>(panel, x + token * task.cols, begin, end, token == 0, sums);
           unrolled<M>([&](auto t) {
             unrolled<V::kFloatVectors>([&](auto v) {
-              store_row(y + (token + t) * task.y_stride + v * V::kLanes, sums[t][v], valid - v * V::kLanes);
+              store_row(y + (token + t) * task.y_stride + v * V::kLanes, sums[t][v],
+                        valid - v * V::kLanes);
             });
           });
         });

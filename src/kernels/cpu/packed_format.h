@@ -1,15 +1,15 @@
 // How weights and activations lie in memory for the CPU kernels.
 //
-// A weight is cut into panels of `panel_rows` output rows, so that one vector register holds the same
-// column of all rows of a panel and every dot product runs down its own lane.
+// A weight is cut into panels of `panel_rows` output rows, so that one vector register holds the
+// same column of all rows of a panel and every dot product runs down its own lane.
 //
-// Quantised panel, R rows, G = cols / 32 groups of columns, value = d * (q - zero) + m:
-//   scales  G x { d: f16[R] (Q6: f16[2][R], one a 16 columns), m: f16[R] (formats with a minimum) },
-//           padded to 64 bytes
-//   quants  G x lines of 4R bytes; byte 4r + b of a line belongs to row r. "Chunk" c is columns 4c..4c+3
-//           of the group. 4 bits: line j holds chunk j in the low and chunk j + 4 in the high nibbles. 5 bits add a
-//           line whose bit c is the fifth bit of chunk c, 6 bits add two lines of bit pairs (line c / 4,
-//           bits 2 (c % 4)). 8 bits: line c is chunk c.
+// Quantised panel of R rows and G = cols / 32 groups of columns, value = d * (q - zero) + m:
+// - G scales: d as f16[R] (Q6: f16[2][R], one for each 16 columns), then m as f16[R] in formats with
+//   a minimum; padded to 64 bytes.
+// - G quants: lines of 4R bytes, where byte 4r + b belongs to row r. "Chunk" c is columns 4c..4c+3 of
+//   the group. 4 bits: line j holds chunk j in its low and chunk j + 4 in its high nibbles. 5 bits:
+//   one more line, whose bit c is the fifth bit of chunk c. 6 bits: two more lines of bit pairs,
+//   chunk c in line c / 4 at bit 2 (c % 4). 8 bits: line c is chunk c.
 // Float panel: value[k][R].
 #pragma once
 
@@ -32,7 +32,7 @@ struct PackedTraits {
 };
 
 constexpr PackedTraits kPackedTraits[kPackedFormatCount] = {
-    {"f32", false, 32, 0, false, 0}, {"f16", false, 16, 0, false, 0},
+    {"f32", false, 32, 0, false, 0},  {"f16", false, 16, 0, false, 0},
     {"bf16", false, 16, 0, false, 0}, {"q4", true, 4, 8, false, 1},
     {"q4m", true, 4, 0, true, 1},     {"q5", true, 5, 16, false, 1},
     {"q5m", true, 5, 0, true, 1},     {"q6", true, 6, 32, false, 2},
@@ -54,14 +54,15 @@ constexpr int64_t panel_scale_bytes(const PackedTraits& traits, int64_t rows, in
   return (group_scale_bytes(traits, rows) * (cols / kGroupColumns) + 63) / 64 * 64;
 }
 constexpr int64_t panel_bytes(const PackedTraits& traits, int64_t rows, int64_t cols) {
-  const int64_t bytes = traits.quantised ? panel_scale_bytes(traits, rows, cols) +
-                                               group_quant_bytes(traits, rows) * (cols / kGroupColumns)
-                                         : rows * cols * traits.bits / 8;
+  const int64_t bytes = traits.quantised
+                            ? panel_scale_bytes(traits, rows, cols) +
+                                  group_quant_bytes(traits, rows) * (cols / kGroupColumns)
+                            : rows * cols * traits.bits / 8;
   return (bytes + 63) / 64 * 64;
 }
 
-// 32 columns of one token, quantised: x = d * a. Tokens are laid out in tiles: a tile of M tokens starting
-// at token t begins at record t * G and is ordered [group][token].
+// 32 columns of one token, quantised: x = d * a. Tokens are laid out in tiles: a tile of M tokens
+// starting at token t begins at record t * G and is ordered [group][token].
 struct ActivationGroup {
   float d;
   float sum[3];  // d * (sum of a): all 32 columns, the first 16, the last 16

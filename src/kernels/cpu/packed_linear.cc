@@ -92,7 +92,8 @@ Result<std::unique_ptr<LinearWeight>> PackedLinear::make_weight(std::span<const 
       }
     });
     if (parts[i].file != nullptr) {
-      const auto bytes = static_cast<size_t>(dtype_bytes(parts[i].dtype, parts[i].cols) * parts[i].rows);
+      const auto bytes =
+          static_cast<size_t>(dtype_bytes(parts[i].dtype, parts[i].cols) * parts[i].rows);
       parts[i].file->drop_pages({static_cast<const std::byte*>(parts[i].data), bytes});
     }
   }
@@ -112,8 +113,8 @@ void PackedLinear::pack(const Call& call, int64_t token_begin, int64_t token_end
 }
 
 // Part `share` of `shares` equal parts (by bytes) of all panels, for some tokens.
-void PackedLinear::run_share(const Call& call, int64_t share, int64_t shares, int64_t token_begin,
-                             int64_t token_end) {
+void PackedLinear::run_share(
+    const Call& call, int64_t share, int64_t shares, int64_t token_begin, int64_t token_end) {
   const int64_t total = call.weight->bytes();
   const int64_t begin = total / shares * share;
   const int64_t end = share + 1 == shares ? total : total / shares * (share + 1);
@@ -138,14 +139,19 @@ void PackedLinear::run_share(const Call& call, int64_t share, int64_t shares, in
   }
 }
 
-void PackedLinear::multiply(const LinearWeight& weight, const FloatRows& x, float* y, int64_t y_stride) {
+void PackedLinear::multiply(const LinearWeight& weight,
+                            const FloatRows& x,
+                            float* y,
+                            int64_t y_stride) {
   if (x.rows == 0) return;
   const auto& packed = static_cast<const PackedWeight&>(weight);
-  const int64_t quantised_bytes = !packed.any_quantised ? 0
-                                                        : x.rows * (x.cols / kGroupColumns) *
-                                                              static_cast<int64_t>(sizeof(ActivationGroup));
+  const int64_t quantised_bytes =
+      !packed.any_quantised
+          ? 0
+          : x.rows * (x.cols / kGroupColumns) * static_cast<int64_t>(sizeof(ActivationGroup));
   const bool pack_floats = packed.any_float && x.rows > 1;
-  const int64_t float_bytes = pack_floats ? x.rows * x.cols * static_cast<int64_t>(sizeof(float)) : 0;
+  const int64_t float_bytes =
+      pack_floats ? x.rows * x.cols * static_cast<int64_t>(sizeof(float)) : 0;
   const auto scratch_bytes = static_cast<size_t>(quantised_bytes + float_bytes);
   if (scratch_.size() < scratch_bytes) scratch_ = Buffer(scratch_bytes);
 
@@ -167,10 +173,12 @@ void PackedLinear::multiply(const LinearWeight& weight, const FloatRows& x, floa
     return;
   }
 
-  pool_->parallel_for(x.rows, kTokenAlignment, [&](int64_t begin, int64_t end, int) { pack(call, begin, end); });
+  pool_->parallel_for(x.rows, kTokenAlignment,
+                      [&](int64_t begin, int64_t end, int) { pack(call, begin, end); });
   const int64_t token_bytes = static_cast<int64_t>(scratch_bytes) / x.rows;
   const int64_t block =
-      std::max<int64_t>(1, kActivationBlockBytes / std::max<int64_t>(1, token_bytes) / kTokenAlignment) *
+      std::max<int64_t>(
+          1, kActivationBlockBytes / std::max<int64_t>(1, token_bytes) / kTokenAlignment) *
       kTokenAlignment;
   const int64_t blocks = (x.rows + block - 1) / block;
   const int64_t shares = threads == 1 ? 1 : threads * kSharesPerThread;

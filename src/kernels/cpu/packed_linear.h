@@ -1,7 +1,7 @@
 // Linear layers over packed weights: packing at load, division of a multiplication over threads.
 //
-// Ownership:     borrows the pool and the kernels; owns scratch for packed activations, which only grows.
-// Thread safety: one thread at a time.
+// Ownership:     borrows the pool and the kernels; owns scratch for packed activations, which only
+// grows. Thread safety: one thread at a time.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,8 @@ class PackedLinear {
   PackedLinear(ThreadPool* pool, const KernelTable* kernels) : pool_(pool), kernels_(kernels) {}
 
   // Requires: parts that passed check_weight_parts(). Errors: kResourceExhausted.
-  Result<std::unique_ptr<LinearWeight>> make_weight(std::span<const WeightSource> parts, bool exact);
+  Result<std::unique_ptr<LinearWeight>> make_weight(std::span<const WeightSource> parts,
+                                                    bool exact);
 
   // y[t, n] = sum over k of x[t, k] * W[n, k]; y's rows are y_stride floats apart.
   void multiply(const LinearWeight& weight, const FloatRows& x, float* y, int64_t y_stride);
@@ -30,7 +31,8 @@ class PackedLinear {
  private:
   struct Call;  // one multiplication
   void pack(const Call& call, int64_t token_begin, int64_t token_end);
-  void run_share(const Call& call, int64_t share, int64_t shares, int64_t token_begin, int64_t token_end);
+  void run_share(
+      const Call& call, int64_t share, int64_t shares, int64_t token_begin, int64_t token_end);
 
   ThreadPool* pool_;
   const KernelTable* kernels_;

@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kProbeBytesPerThread = size_t{128} << 20;
 constexpr int64_t kLoopIterations = 20000;  // well under a millisecond between looks at the clock
 
-// Repeats work(thread), which returns an amount, until the time is up; adds the rates of the threads, each by
-// its own clock, so that start-up skew does not count.
+// Repeats work(thread), which returns an amount, until the time is up; adds the rates of the
+// threads, each by its own clock, so that start-up skew does not count.
 template <typename Work>
 double measure(ThreadPool& pool, double seconds, const Work& work) {
   using Clock = std::chrono::steady_clock;
@@ -53,7 +53,8 @@ double read_bandwidth(ThreadPool& pool, double seconds) {
   std::vector<Position> positions(threads);
   return measure(pool, seconds, [&](int thread) {
     size_t& offset = positions[static_cast<size_t>(thread)].offset;
-    const std::byte* from = buffer.data() + kProbeBytesPerThread * static_cast<size_t>(thread) + offset;
+    const std::byte* from =
+        buffer.data() + kProbeBytesPerThread * static_cast<size_t>(thread) + offset;
     kernels.read_bytes({from, kPiece});
     offset = (offset + kPiece) % kProbeBytesPerThread;
     return static_cast<double>(kPiece);

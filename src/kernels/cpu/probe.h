@@ -1,5 +1,5 @@
-// Ceilings of this machine at this moment, to be printed beside every measured rate: a number without
-// them says little on a shared machine.
+// Ceilings of this machine at this moment, to be printed beside every measured rate: a number
+// without them says little on a shared machine.
 //
 // Each probe runs for about `seconds` on all threads of the pool. Thread safety: as the pool.
 #pragma once

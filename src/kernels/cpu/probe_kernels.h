@@ -54,7 +54,8 @@ struct ProbeKernels {
     for (size_t i = 0; i + 64 <= bytes.size(); i += 64) {
       __builtin_prefetch(bytes.data() + i + kPrefetchBytes);
       unrolled<kChains>([&](auto c) {
-        seen[c] = V::either(seen[c], V::load_bytes(bytes.data() + i + static_cast<size_t>(c) * kVector));
+        seen[c] =
+            V::either(seen[c], V::load_bytes(bytes.data() + i + static_cast<size_t>(c) * kVector));
       });
     }
     for (int c = 0; c < kChains; ++c) keep(seen[c]);

@@ -42,8 +42,12 @@ void put_quants(const QuantGroup& group, int bits, const LineWriter& lines) {
   }
 }
 
-void pack_quant_row(const WeightSource& source, PackedFormat format, int64_t row, int64_t lane,
-                    int64_t panel_rows, std::byte* panel) {
+void pack_quant_row(const WeightSource& source,
+                    PackedFormat format,
+                    int64_t row,
+                    int64_t lane,
+                    int64_t panel_rows,
+                    std::byte* panel) {
   const PackedTraits& traits = packed_traits(format);
   const std::byte* stored = weight_row(source, row);
   const int64_t scale_bytes = group_scale_bytes(traits, panel_rows);
@@ -60,8 +64,8 @@ void pack_quant_row(const WeightSource& source, PackedFormat format, int64_t row
 }
 
 template <typename T>
-void transpose_rows(const std::byte* const* rows, int64_t count, int64_t cols, int64_t panel_rows,
-                    T* panel) {
+void transpose_rows(
+    const std::byte* const* rows, int64_t count, int64_t cols, int64_t panel_rows, T* panel) {
   // Tiles of columns, so that the lines of the panel being written stay in the first cache level.
   constexpr int64_t kTile = 64;
   for (int64_t begin = 0; begin < cols; begin += kTile) {
@@ -69,7 +73,8 @@ void transpose_rows(const std::byte* const* rows, int64_t count, int64_t cols, i
     for (int64_t lane = 0; lane < count; ++lane) {
       const std::byte* from = rows[lane];
       for (int64_t k = begin; k < end; ++k) {
-        std::memcpy(panel + k * panel_rows + lane, from + k * static_cast<int64_t>(sizeof(T)), sizeof(T));
+        std::memcpy(panel + k * panel_rows + lane, from + k * static_cast<int64_t>(sizeof(T)),
+                    sizeof(T));
       }
     }
   }
@@ -97,7 +102,10 @@ PackedFormat packed_format(DType dtype, bool exact) {
   }
 }
 
-void pack_panel(const WeightSource& source, PackedFormat format, int64_t first_row, int64_t panel_rows,
+void pack_panel(const WeightSource& source,
+                PackedFormat format,
+                int64_t first_row,
+                int64_t panel_rows,
                 std::byte* panel) {
   const int64_t count = std::min(panel_rows, source.rows - first_row);
   if (packed_traits(format).quantised) {
@@ -107,7 +115,8 @@ void pack_panel(const WeightSource& source, PackedFormat format, int64_t first_r
     return;
   }
   std::vector<const std::byte*> rows(static_cast<size_t>(count));
-  for (int64_t lane = 0; lane < count; ++lane) rows[static_cast<size_t>(lane)] = weight_row(source, first_row + lane);
+  for (int64_t lane = 0; lane < count; ++lane)
+    rows[static_cast<size_t>(lane)] = weight_row(source, first_row + lane);
   if (format != PackedFormat::kF32) {
     transpose_rows(rows.data(), count, source.cols, panel_rows, reinterpret_cast<uint16_t*>(panel));
     return;

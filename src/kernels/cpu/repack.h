@@ -10,7 +10,10 @@ namespace tenon::cpu {
 [[nodiscard]] PackedFormat packed_format(DType dtype, bool exact);
 
 // Writes the panel of rows [first_row, first_row + panel_rows); rows past the end are 0.
-void pack_panel(const WeightSource& source, PackedFormat format, int64_t first_row, int64_t panel_rows,
+void pack_panel(const WeightSource& source,
+                PackedFormat format,
+                int64_t first_row,
+                int64_t panel_rows,
                 std::byte* panel);
 
 }  // namespace tenon::cpu

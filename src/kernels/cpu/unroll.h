@@ -1,4 +1,5 @@
-// Straight code for short loops: tiles keep arrays of vectors in registers only if their loops are gone.
+// Straight code for short loops: tiles keep arrays of vectors in registers only if their loops are
+// gone.
 #pragma once
 
 #include <type_traits>

@@ -17,8 +17,8 @@ struct VecAvx2 {
   static constexpr int kQuantTile = 4;
   static constexpr int kFloatTile = 3;
   static constexpr int kFloatVectors = 4;
-  // vpmaddubsw adds two u8 * s8 products in 16 bits, which 8-bit quants would saturate: dot() reads them
-  // as q - 128 instead.
+  // vpmaddubsw adds two u8 * s8 products in 16 bits, which 8-bit quants would saturate: dot() reads
+  // them as q - 128 instead.
   static constexpr bool kSignedBytes = true;
 
   using F = __m256;
@@ -33,7 +33,9 @@ struct VecAvx2 {
   static F set1(float value) { return _mm256_set1_ps(value); }
   static F load(const float* from) { return _mm256_loadu_ps(from); }
   static void store(float* to, F value) { _mm256_storeu_ps(to, value); }
-  static F load_partial(const float* from, int64_t count) { return _mm256_maskload_ps(from, first(count)); }
+  static F load_partial(const float* from, int64_t count) {
+    return _mm256_maskload_ps(from, first(count));
+  }
   static void store_partial(float* to, F value, int64_t count) {
     _mm256_maskstore_ps(to, first(count), value);
   }
@@ -72,7 +74,8 @@ struct VecAvx2 {
   static I add(I a, I b) { return _mm256_add_epi32(a, b); }
   static F to_float(I a) { return _mm256_cvtepi32_ps(a); }
   static I max_abs_bits(I so_far, F x) {
-    return _mm256_max_epi32(so_far, _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF)));
+    return _mm256_max_epi32(
+        so_far, _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF)));
   }
   static int32_t reduce_max(I a) {
     __m128i max = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
@@ -86,12 +89,17 @@ struct VecAvx2 {
   }
   static I round_to_int(F x) { return _mm256_cvtps_epi32(x); }
   static void store_int8(int8_t* to, I a) {
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
   }
 
-  static B load_bytes(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
-  static B bits(B a, uint8_t mask) { return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(mask))); }
+  static B load_bytes(const void* from) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+  }
+  static B bits(B a, uint8_t mask) {
+    return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(mask)));
+  }
   static B either(B a, B b) { return _mm256_or_si256(a, b); }
   template <int kShift>
   static B shift(B a) {

@@ -1,5 +1,5 @@
-// Vectors of 16 lanes for AVX-512 F/BW/DQ/VL with VNNI. The interface is described in vec_portable.h.
-// Include only in units compiled for these instructions.
+// Vectors of 16 lanes for AVX-512 F/BW/DQ/VL with VNNI. The interface is described in
+// vec_portable.h. Include only in units compiled for these instructions.
 #pragma once
 
 #include <immintrin.h>
@@ -61,7 +61,8 @@ struct VecAvx512 {
   static I add(I a, I b) { return _mm512_add_epi32(a, b); }
   static F to_float(I a) { return _mm512_cvtepi32_ps(a); }
   static I max_abs_bits(I so_far, F x) {
-    return _mm512_max_epi32(so_far, _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF)));
+    return _mm512_max_epi32(
+        so_far, _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF)));
   }
   static int32_t reduce_max(I a) { return _mm512_reduce_max_epi32(a); }
   static int32_t reduce_add(I a) { return _mm512_reduce_add_epi32(a); }
@@ -71,7 +72,9 @@ struct VecAvx512 {
   }
 
   static B load_bytes(const void* from) { return _mm512_loadu_si512(from); }
-  static B bits(B a, uint8_t mask) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask))); }
+  static B bits(B a, uint8_t mask) {
+    return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask)));
+  }
   static B either(B a, B b) { return _mm512_or_si512(a, b); }
   template <int kShift>
   static B shift(B a) {
@@ -81,8 +84,8 @@ struct VecAvx512 {
   }
   template <int kMax, int kChunks, int kTokens, typename Chunk>
   static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
-    // vpdpbusd takes 4 cycles and two start in each: 8 independent chains, walked side by side, keep the
-    // units busy without a deep look-ahead.
+    // vpdpbusd takes 4 cycles and two start in each: 8 independent chains, walked side by side,
+    // keep the units busy without a deep look-ahead.
     constexpr int kWanted = kTokens >= 8 ? 1 : kTokens >= 4 ? 2 : 4;
     constexpr int kSplit = kWanted < kChunks ? kWanted : kChunks;
     I sums[kTokens][kSplit];
@@ -96,7 +99,8 @@ struct VecAvx512 {
       });
     });
     unrolled<kTokens>([&](auto t) {
-      if constexpr (kSplit == 4) sums[t][0] = add(add(sums[t][0], sums[t][1]), add(sums[t][2], sums[t][3]));
+      if constexpr (kSplit == 4)
+        sums[t][0] = add(add(sums[t][0], sums[t][1]), add(sums[t][2], sums[t][3]));
       if constexpr (kSplit == 2) sums[t][0] = add(sums[t][0], sums[t][1]);
       out[t] = sums[t][0];
     });

@@ -42,8 +42,8 @@ struct VecPortable {
     std::memcpy(&halves, from, sizeof(halves));
     const I wide = __builtin_convertvector(halves, I);
     const I magnitude = wide & 0x7FFF;
-    // The exponent is rebased by a multiplication, which also normalises subnormals; infinity and NaN
-    // then only lack the upper exponent bits.
+    // The exponent is rebased by a multiplication, which also normalises subnormals; infinity and
+    // NaN then only lack the upper exponent bits.
     const I rebased = (I)((F)(magnitude << 13) * set1(0x1p112F));
     const I special = (magnitude >= 0x7C00) & 0x7F800000;
     return (F)(rebased | special | ((wide & 0x8000) << 16));
@@ -74,7 +74,8 @@ struct VecPortable {
 
   static I zero_int() { return I{0, 0, 0, 0}; }
   static F to_float(I a) { return __builtin_convertvector(a, F); }
-  // Maximum of `so_far` and the bits of |x|, which order like the values and put NaN above infinity.
+  // Maximum of `so_far` and the bits of |x|, which order like the values and put NaN above
+  // infinity.
   static I max_abs_bits(I so_far, F x) {
     const I bits = (I)x & 0x7FFFFFFF;
     return bits > so_far ? bits : so_far;
@@ -107,8 +108,8 @@ struct VecPortable {
     if constexpr (kShift >= 0) return a << kShift;
     return a >> -kShift;
   }
-  // out[t], per lane: sum over c < kChunks of the 4 products chunk(c) * a[t * stride + 4c..4c+3]; a chunk's
-  // bytes are at most kMax.
+  // out[t], per lane: sum over c < kChunks of the 4 products chunk(c) * a[t * stride + 4c..4c+3]; a
+  // chunk's bytes are at most kMax.
   template <int kMax, int kChunks, int kTokens, typename Chunk>
   static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
     using Short8 = int16_t __attribute__((vector_size(16)));
@@ -120,8 +121,10 @@ struct VecPortable {
         // Products fit 16 bits (255 * 127), their sums do not.
         const Short8 even =
             (Short8)(w & 0x00FF) * Short8{q[0], q[2], q[0], q[2], q[0], q[2], q[0], q[2]};
-        const Short8 odd = (Short8)(w >> 8) * Short8{q[1], q[3], q[1], q[3], q[1], q[3], q[1], q[3]};
-        out[t] += (((I)even << 16) >> 16) + ((I)even >> 16) + (((I)odd << 16) >> 16) + ((I)odd >> 16);
+        const Short8 odd =
+            (Short8)(w >> 8) * Short8{q[1], q[3], q[1], q[3], q[1], q[3], q[1], q[3]};
+        out[t] +=
+            (((I)even << 16) >> 16) + ((I)even >> 16) + (((I)odd << 16) >> 16) + ((I)odd >> 16);
       });
     });
   }

@@ -1,6 +1,7 @@
 // Memory for weights, cut from large blocks.
 //
-// Purpose:       streaming through weights in 4 KiB pages costs address translation and restarts the prefetchers;
+// Purpose:       streaming through weights in 4 KiB pages costs address translation and restarts
+// the prefetchers;
 //                blocks of this size get huge pages, single matrices of a small model would not.
 // Ownership:     a block lives until the arena and all memory cut from it are gone.
 // Thread safety: one thread at a time.

@@ -56,7 +56,8 @@ class ReferenceOps final : public Ops {
     }
   }
 
-  void embedding(const WeightSource& table, std::span<const int32_t> ids,
+  void embedding(const WeightSource& table,
+                 std::span<const int32_t> ids,
                  const TensorView& out) override {
     for (size_t t = 0; t < ids.size(); ++t) {
       TENON_CHECK(ids[t] >= 0 && ids[t] < table.rows);
@@ -65,7 +66,9 @@ class ReferenceOps final : public Ops {
     }
   }
 
-  void rms_norm(const TensorView& x, std::span<const float> weight, float eps,
+  void rms_norm(const TensorView& x,
+                std::span<const float> weight,
+                float eps,
                 const TensorView& out) override {
     const int64_t cols = x.shape[1];
     for (int64_t t = 0; t < x.rows(); ++t) {
@@ -80,15 +83,20 @@ class ReferenceOps final : public Ops {
     }
   }
 
-  void add_rms_norm(const TensorView& residual, const TensorView& x, std::span<const float> weight,
-                    float eps, const TensorView& out) override {
+  void add_rms_norm(const TensorView& residual,
+                    const TensorView& x,
+                    std::span<const float> weight,
+                    float eps,
+                    const TensorView& out) override {
     for (int64_t t = 0; t < x.rows(); ++t) {
       for (int64_t i = 0; i < x.shape[1]; ++i) residual.row<float>(t)[i] += x.row<float>(t)[i];
     }
     rms_norm(residual, weight, eps, out);
   }
 
-  void rope(const TensorView& x, std::span<const int32_t> positions, int32_t head_dim,
+  void rope(const TensorView& x,
+            std::span<const int32_t> positions,
+            int32_t head_dim,
             const RopeTable& table) override {
     const int64_t half = table.rotary_dim / 2;
     for (int64_t t = 0; t < x.rows(); ++t) {
@@ -119,7 +127,9 @@ class ReferenceOps final : public Ops {
     }
   }
 
-  void gather_rows(const TensorView& x, std::span<const int32_t> rows, const TensorView& out) override {
+  void gather_rows(const TensorView& x,
+                   std::span<const int32_t> rows,
+                   const TensorView& out) override {
     for (size_t i = 0; i < rows.size(); ++i) {
       std::memcpy(out.row<float>(static_cast<int64_t>(i)), x.row<float>(rows[i]),
                   static_cast<size_t>(x.shape[1]) * sizeof(float));
@@ -140,6 +150,8 @@ class ReferenceOps final : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_reference_ops() { return std::make_unique<ReferenceOps>(); }
+std::unique_ptr<Ops> make_reference_ops() {
+  return std::make_unique<ReferenceOps>();
+}
 
 }  // namespace tenon

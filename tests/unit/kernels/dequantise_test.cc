@@ -40,7 +40,8 @@ TEST(Dequantise, EqualsTheGgufPackage) {
     const std::vector<uint8_t> stored = from_hex(item["stored"].get<std::string>());
     const std::vector<uint8_t> expected = from_hex(item["values"].get<std::string>());
     std::vector<float> values(expected.size() / sizeof(float));
-    dequantise(dtype_named(name), stored.data(), static_cast<int64_t>(values.size()), values.data());
+    dequantise(dtype_named(name), stored.data(), static_cast<int64_t>(values.size()),
+               values.data());
     for (size_t i = 0; i < values.size(); ++i) {
       float want;
       std::memcpy(&want, expected.data() + i * sizeof(float), sizeof(want));

@@ -117,7 +117,8 @@ TEST_P(ElementwiseTest, Rope) {
             }
           }
           std::vector<int32_t> positions(static_cast<size_t>(rows));
-          for (size_t t = 0; t < positions.size(); ++t) positions[t] = static_cast<int32_t>(299 - t);
+          for (size_t t = 0; t < positions.size(); ++t)
+            positions[t] = static_cast<int32_t>(299 - t);
           Matrix got(rows, 3 * head_dim, 3 * head_dim + 1);
           got.randomise(3);
           Matrix want = got;
@@ -145,7 +146,8 @@ TEST_P(ElementwiseTest, SiluAndMul) {
 }
 
 TEST_P(ElementwiseTest, SiluAtItsEnds) {
-  const std::vector<float> gates = {-1e30F, -200.0F, -89.0F, -88.0F, -20.0F, 0.0F, 20.0F, 100.0F, 3e38F, kNan};
+  const std::vector<float> gates = {-1e30F, -200.0F, -89.0F, -88.0F, -20.0F,
+                                    0.0F,   20.0F,   100.0F, 3e38F,  kNan};
   const auto count = static_cast<int64_t>(gates.size());
   Matrix gate_up(1, 2 * count);
   for (int64_t i = 0; i < count; ++i) {
@@ -154,7 +156,8 @@ TEST_P(ElementwiseTest, SiluAtItsEnds) {
   }
   Matrix out(1, count);
   cpu().silu_and_mul(gate_up.view(), out.view());
-  // The true values below -88 are denormal; anything that small will do, but not NaN or a large number.
+  // The true values below -88 are denormal; anything that small will do, but not NaN or a large
+  // number.
   EXPECT_NEAR(out.at(0, 1), 0.0F, 1e-35F);
   EXPECT_NEAR(out.at(0, 2), 0.0F, 1e-35F);
   EXPECT_NEAR(out.at(0, 3), 0.0F, 1e-35F);
@@ -251,7 +254,9 @@ TEST_P(ElementwiseTest, RowsDoNotDependOnTheBatch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllIsas, ElementwiseTest, ::testing::ValuesIn(testing::available_isas()),
+INSTANTIATE_TEST_SUITE_P(AllIsas,
+                         ElementwiseTest,
+                         ::testing::ValuesIn(testing::available_isas()),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

@@ -33,13 +33,16 @@ class StoredMatrix {
     }
     for (uint8_t& byte : bytes_) byte = static_cast<uint8_t>(random());
     std::uniform_real_distribution<float> scale(0.002F, 0.02F);
-    for (size_t block = 0; block < bytes_.size(); block += static_cast<size_t>(traits.block_bytes)) {
+    for (size_t block = 0; block < bytes_.size();
+         block += static_cast<size_t>(traits.block_bytes)) {
       const size_t at = block + (dtype == DType::kQ6_K ? 208 : 0);
-      const float super = dtype == DType::kQ4_K || dtype == DType::kQ5_K || dtype == DType::kQ6_K ? 0.03F : 1.0F;
+      const float super =
+          dtype == DType::kQ4_K || dtype == DType::kQ5_K || dtype == DType::kQ6_K ? 0.03F : 1.0F;
       put_half(at, f32_to_f16(scale(random) * super));
-      const bool has_minimum = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
-                               dtype == DType::kQ5_K;
-      if (has_minimum) put_half(at + 2, f32_to_f16((super == 1.0F ? -8.0F : 8.0F) * scale(random) * super));
+      const bool has_minimum = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 ||
+                               dtype == DType::kQ4_K || dtype == DType::kQ5_K;
+      if (has_minimum)
+        put_half(at + 2, f32_to_f16((super == 1.0F ? -8.0F : 8.0F) * scale(random) * super));
     }
   }
 
@@ -70,7 +73,9 @@ class StoredMatrix {
 // Rows `stride` floats apart, so that writes outside the columns can be seen.
 struct Matrix {
   Matrix(int64_t rows_in, int64_t cols_in, int64_t stride_in = 0)
-      : rows(rows_in), cols(cols_in), stride(stride_in == 0 ? cols_in : stride_in),
+      : rows(rows_in),
+        cols(cols_in),
+        stride(stride_in == 0 ? cols_in : stride_in),
         values(static_cast<size_t>(rows * stride), kGuard) {}
   static constexpr float kGuard = -777.0F;
 
@@ -82,7 +87,9 @@ struct Matrix {
     }
   }
   float& at(int64_t r, int64_t c) { return values[static_cast<size_t>(r * stride + c)]; }
-  [[nodiscard]] float at(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * stride + c)]; }
+  [[nodiscard]] float at(int64_t r, int64_t c) const {
+    return values[static_cast<size_t>(r * stride + c)];
+  }
   TensorView view() {
     TensorView result = TensorView::dense(values.data(), DType::kF32, {rows, cols});
     result.stride[0] = stride;
@@ -90,7 +97,8 @@ struct Matrix {
   }
   void expect_guards_intact() const {
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = cols; c < stride; ++c) ASSERT_EQ(at(r, c), kGuard) << "row " << r << " column " << c;
+      for (int64_t c = cols; c < stride; ++c)
+        ASSERT_EQ(at(r, c), kGuard) << "row " << r << " column " << c;
     }
   }
 

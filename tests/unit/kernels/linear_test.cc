@@ -40,7 +40,9 @@ Matrix multiply(Ops& ops, const LinearWeight& weight, Matrix& x) {
   return y;
 }
 
-std::unique_ptr<LinearWeight> make_weight(Ops& ops, const StoredMatrix& matrix, bool exact = false) {
+std::unique_ptr<LinearWeight> make_weight(Ops& ops,
+                                          const StoredMatrix& matrix,
+                                          bool exact = false) {
   const WeightSource source = matrix.source();
   auto weight = ops.make_linear({&source, 1}, exact);
   EXPECT_TRUE(weight.ok()) << weight.status().message();
@@ -48,9 +50,12 @@ std::unique_ptr<LinearWeight> make_weight(Ops& ops, const StoredMatrix& matrix, 
 }
 
 // Sizes of a stored row's weights before scale * quant and minimum cancel.
-std::vector<double> magnitudes(const WeightSource& source, int64_t row, const std::vector<float>& values) {
+std::vector<double> magnitudes(const WeightSource& source,
+                               int64_t row,
+                               const std::vector<float>& values) {
   std::vector<double> result(values.size());
-  const void* stored = static_cast<const uint8_t*>(source.data) + row * dtype_bytes(source.dtype, source.cols);
+  const void* stored =
+      static_cast<const uint8_t*>(source.data) + row * dtype_bytes(source.dtype, source.cols);
   for (size_t k = 0; k < values.size(); ++k) {
     result[k] = std::abs(static_cast<double>(values[k]));
     if (!is_quantised(source.dtype)) continue;
@@ -63,16 +68,19 @@ std::vector<double> magnitudes(const WeightSource& source, int64_t row, const st
   return result;
 }
 
-// Bound on |fast - oracle| of one output. Quantised: activations are rounded to steps of (largest of the
-// group) / 127, scales and minima to f16. Sums are f32.
-double tolerance(const float* x, const std::vector<float>& w, const std::vector<double>& size,
+// Bound on |fast - oracle| of one output. Quantised: activations are rounded to steps of (largest
+// of the group) / 127, scales and minima to f16. Sums are f32.
+double tolerance(const float* x,
+                 const std::vector<float>& w,
+                 const std::vector<double>& size,
                  bool quantised) {
   double variance = 0.0;
   double magnitude = 0.0;
   for (size_t begin = 0; begin < w.size(); begin += 32) {
     const size_t end = std::min(w.size(), begin + 32);
     double largest = 0.0;
-    for (size_t k = begin; k < end; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[k])));
+    for (size_t k = begin; k < end; ++k)
+      largest = std::max(largest, std::abs(static_cast<double>(x[k])));
     for (size_t k = begin; k < end; ++k) {
       const double error = std::abs(static_cast<double>(w[k])) * largest / 254.0;  // half a step
       variance += error * error / 3.0;
@@ -88,13 +96,16 @@ void expect_close(const Matrix& y, const Matrix& x, const StoredMatrix& matrix, 
   std::vector<float> w(static_cast<size_t>(source.cols));
   for (int64_t n = 0; n < source.rows; ++n) {
     const int64_t row_bytes = dtype_bytes(source.dtype, source.cols);
-    dequantise(source.dtype, static_cast<const uint8_t*>(source.data) + n * row_bytes, source.cols, w.data());
+    dequantise(source.dtype, static_cast<const uint8_t*>(source.data) + n * row_bytes, source.cols,
+               w.data());
     const std::vector<double> size = magnitudes(source, n, w);
     for (int64_t t = 0; t < x.rows; ++t) {
       const float* row = x.values.data() + t * x.stride;
       double want = 0.0;
-      for (int64_t k = 0; k < source.cols; ++k) want += static_cast<double>(row[k]) * w[static_cast<size_t>(k)];
-      ASSERT_NEAR(y.at(t, n), want, tolerance(row, w, size, quantised)) << "token " << t << " row " << n;
+      for (int64_t k = 0; k < source.cols; ++k)
+        want += static_cast<double>(row[k]) * w[static_cast<size_t>(k)];
+      ASSERT_NEAR(y.at(t, n), want, tolerance(row, w, size, quantised))
+          << "token " << t << " row " << n;
     }
   }
 }
@@ -131,7 +142,8 @@ TEST_P(LinearTest, ARowDoesNotDependOnItsBatch) {
   std::vector<Matrix> alone;
   for (int64_t t = 0; t < all.rows; ++t) {
     Matrix row(1, cols);
-    std::memcpy(row.values.data(), all.values.data() + t * cols, static_cast<size_t>(cols) * sizeof(float));
+    std::memcpy(row.values.data(), all.values.data() + t * cols,
+                static_cast<size_t>(cols) * sizeof(float));
     alone.push_back(multiply(*cpu.ops, *weight, row));
   }
   for (int64_t tokens = 2; tokens <= all.rows; ++tokens) {
@@ -139,7 +151,8 @@ TEST_P(LinearTest, ARowDoesNotDependOnItsBatch) {
       // The last `tokens` rows: each row is met at many positions.
       Matrix x(tokens, cols);
       const int64_t first = all.rows - tokens;
-      std::memcpy(x.values.data(), all.values.data() + first * cols, x.values.size() * sizeof(float));
+      std::memcpy(x.values.data(), all.values.data() + first * cols,
+                  x.values.size() * sizeof(float));
       const Matrix y = multiply(*ops, *weight, x);
       for (int64_t t = 0; t < tokens; ++t) {
         for (int64_t n = 0; n < y.cols; ++n) {
@@ -162,9 +175,11 @@ TEST_P(LinearTest, LongPrefillEqualsItsRows) {
   const Matrix y = multiply(*cpu.ops, *weight, x);
   for (const int64_t t : {0, 1, 23, 24, 100, 191, 192, 255, 256}) {
     Matrix row(1, cols);
-    std::memcpy(row.values.data(), x.values.data() + t * cols, static_cast<size_t>(cols) * sizeof(float));
+    std::memcpy(row.values.data(), x.values.data() + t * cols,
+                static_cast<size_t>(cols) * sizeof(float));
     const Matrix want = multiply(*cpu.ops, *weight, row);
-    for (int64_t n = 0; n < y.cols; ++n) ASSERT_EQ(y.at(t, n), want.at(0, n)) << "token " << t << " row " << n;
+    for (int64_t n = 0; n < y.cols; ++n)
+      ASSERT_EQ(y.at(t, n), want.at(0, n)) << "token " << t << " row " << n;
   }
 }
 
@@ -204,14 +219,15 @@ TEST_P(QuantisedLinearTest, ExtremeQuantsDoNotSaturate) {
   }
 }
 
-// A NaN or infinity in a token's activations reaches all its outputs that depend on it as NaN (infinity may stay
-// infinity for float weights), and no other token.
+// A NaN or infinity in a token's activations reaches all its outputs that depend on it as NaN
+// (infinity may stay infinity for float weights), and no other token.
 TEST_P(LinearTest, NanStaysInItsRow) {
   CpuOpsFixture cpu(GetParam().isa);
   const int64_t cols = columns().back();
   const StoredMatrix matrix(GetParam().dtype, 20, cols, 23);
   const auto weight = make_weight(*cpu.ops, matrix);
-  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+  for (const float poison :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     Matrix x(9, cols);
     x.randomise(2);
     x.at(4, cols / 2) = poison;
@@ -241,8 +257,9 @@ TEST_P(LinearTest, MemoryStaysCloseToTheFile) {
   CpuOpsFixture cpu(GetParam().isa);
   const StoredMatrix matrix(GetParam().dtype, 576, 1536, 31);
   const auto weight = make_weight(*cpu.ops, matrix);
-  EXPECT_LE(static_cast<double>(weight->bytes()), 1.2 * static_cast<double>(matrix.source().rows) *
-                                                      static_cast<double>(dtype_bytes(GetParam().dtype, 1536)));
+  EXPECT_LE(static_cast<double>(weight->bytes()),
+            1.2 * static_cast<double>(matrix.source().rows) *
+                static_cast<double>(dtype_bytes(GetParam().dtype, 1536)));
 }
 
 std::vector<Case> all_cases(bool quantised_only) {
@@ -258,7 +275,10 @@ std::string case_name(const ::testing::TestParamInfo<Case>& test) {
   return test.param.isa + "_" + std::string(dtype_traits(test.param.dtype).name);
 }
 INSTANTIATE_TEST_SUITE_P(AllTypes, LinearTest, ::testing::ValuesIn(all_cases(false)), case_name);
-INSTANTIATE_TEST_SUITE_P(AllTypes, QuantisedLinearTest, ::testing::ValuesIn(all_cases(true)), case_name);
+INSTANTIATE_TEST_SUITE_P(AllTypes,
+                         QuantisedLinearTest,
+                         ::testing::ValuesIn(all_cases(true)),
+                         case_name);
 
 class LinearIsaTest : public ::testing::TestWithParam<std::string> {};
 
@@ -311,7 +331,9 @@ TEST_P(LinearIsaTest, NoTokensIsNoWork) {
   cpu.ops->linear(*weight, x.view(), y.view());
 }
 
-INSTANTIATE_TEST_SUITE_P(AllIsas, LinearIsaTest, ::testing::ValuesIn(testing::available_isas()),
+INSTANTIATE_TEST_SUITE_P(AllIsas,
+                         LinearIsaTest,
+                         ::testing::ValuesIn(testing::available_isas()),
                          [](const auto& test) { return test.param; });
 
 TEST(MakeLinear, NamesWhatIsWrong) {

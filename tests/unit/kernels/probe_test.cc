@@ -5,7 +5,8 @@
 namespace tenon {
 namespace {
 
-// Only what holds on any machine: a rate is finite, and no CPU does under 10 million or over 10^15 a second.
+// Only what holds on any machine: a rate is finite, and no CPU does under 10 million or over 10^15
+// a second.
 TEST(Probe, GivesPlausibleRates) {
   ThreadPool pool(2);
   for (const double rate :
