@@ -30,7 +30,7 @@ class Utf8Assembler {
 
 struct DetokenizerOptions {
   bool skip_special = true;
-  std::vector<std::string> stop;     // stop strings, each not empty
+  std::vector<std::string> stop = {};  // stop strings, each not empty
   bool include_stop_string = false;  // keep the stop string in the text
   int32_t min_tokens = 0;            // stop strings are not looked for in the text of this many first tokens
   // The ids continue a text instead of beginning one, so a leading space belongs to them even where the tokenizer
