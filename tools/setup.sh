@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing: Debian packages, the default model and the test assets. Does nothing, quickly, when
-# everything is there. Needs the network only while something is missing.
+# Installs what is missing: Debian packages and the default model; with --tests what the tests read, too. Does nothing,
+# quickly, when everything is there. Needs the network only while something is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,4 +36,6 @@ if [ ${#missing[@]} -gt 0 ]; then
   rm -f "$log"
 fi
 
-exec python3 tools/fetch_assets.py
+lists=(tools/assets.txt)
+[ "${1:-}" != --tests ] || lists+=(tools/test_assets.txt)
+exec python3 tools/fetch_assets.py "${lists[@]}"

@@ -8,10 +8,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/assets.h"
 
 namespace tenon::testing {
 
@@ -27,16 +28,6 @@ struct CommandInput {
 };
 
 inline std::string tenon_binary() { return std::string(TENON_BINARY_DIR) + "/tenon"; }
-
-inline std::string test_model_path() {
-  if (const char* path = std::getenv("TENON_TEST_MODEL")) return path;
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path base = xdg != nullptr && *xdg != '\0'
-                                         ? std::filesystem::path(xdg)
-                                         : std::filesystem::path(home != nullptr ? home : "/") / ".cache";
-  return (base / "tenon" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf").string();
-}
 
 inline CommandResult run_tenon(const CommandInput& input) {
   int in[2], out[2], err[2];

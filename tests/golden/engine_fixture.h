@@ -5,7 +5,6 @@
 
 #include <condition_variable>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -13,19 +12,9 @@
 #include <vector>
 
 #include "tenon/engine.h"
+#include "tests/assets.h"
 
 namespace tenon::testing {
-
-// The model that set-up fetches. A missing file fails the test: `make test` always provides it.
-inline std::string test_model_path() {
-  if (const char* path = std::getenv("TENON_TEST_MODEL")) return path;
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path base = xdg != nullptr && *xdg != '\0'
-                                         ? std::filesystem::path(xdg)
-                                         : std::filesystem::path(home != nullptr ? home : "/") / ".cache";
-  return (base / "tenon" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf").string();
-}
 
 inline nlohmann::json load_golden(const std::string& name) {
   std::ifstream file(std::string(TENON_SOURCE_DIR) + "/tests/golden/" + name);
@@ -86,7 +75,7 @@ inline GenerationRequest greedy_request(std::vector<int32_t> prompt, int32_t max
 
 inline std::unique_ptr<Engine> make_engine(const EngineConfig& config) {
   auto engine = Engine::create(config);
-  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_TRUE(engine.ok()) << engine.status().message() << "; `make test` fetches the model";
   return engine.ok() ? std::move(*engine) : nullptr;
 }
 

@@ -1,15 +1,14 @@
-// The real model against Hugging Face transformers in float32 (model_smollm2.json, made by model_smollm2.py).
+// The real model against Hugging Face transformers in float32 (model_smollm2.json, made by
+// model_smollm2.py).
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <condition_variable>
-#include <cstdlib>
-#include <mutex>
 #include <stdexcept>
 
 #include "base/thread_pool.h"
 #include "formats/json_text.h"
 #include "tenon/engine.h"
+#include "tests/golden/engine_fixture.h"
 #include "tests/unit/models/model_runner.h"
 
 namespace tenon {
@@ -17,13 +16,9 @@ namespace {
 
 using nlohmann::json;
 
-std::string model_path() {
-  if (const char* path = std::getenv("TENON_TEST_MODEL")) return path;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string root = cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache";
-  return root + "/tenon/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-}
+using testing::Answer;
+using testing::run_all;
+using testing::test_model_path;
 
 struct GoldenPrompt {
   std::string name;
@@ -40,7 +35,8 @@ struct Golden {
 };
 
 Golden read_golden() {
-  const auto parsed = read_json_file(std::string(TENON_SOURCE_DIR) + "/tests/golden/model_smollm2.json", 1 << 20);
+  const auto parsed =
+      read_json_file(std::string(TENON_SOURCE_DIR) + "/tests/golden/model_smollm2.json", 1 << 20);
   if (!parsed.ok()) throw std::runtime_error(parsed.status().message());
   const json& root = *parsed;
   Golden golden;
@@ -64,51 +60,14 @@ Golden read_golden() {
   return golden;
 }
 
-struct Answer {
-  std::vector<int32_t> tokens;
-  std::vector<TokenLogprobs> prompt_logprobs;
-  FinishReason finish = FinishReason::kNone;
-  Status error;
-};
-
-// Runs all requests at once and waits for the last.
-std::vector<Answer> run_all(Engine& engine, const std::vector<GenerationRequest>& requests) {
-  std::vector<Answer> answers(requests.size());
-  std::mutex mutex;
-  std::condition_variable done;
-  size_t open = requests.size();
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const auto submitted = engine.submit(requests[i], [&, i](RequestOutput&& output) {
-      std::lock_guard lock(mutex);
-      Answer& answer = answers[i];
-      answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
-      if (!output.prompt_logprobs.empty()) answer.prompt_logprobs = std::move(output.prompt_logprobs);
-      if (output.finish_reason == FinishReason::kNone) return;
-      answer.finish = output.finish_reason;
-      answer.error = output.error;
-      if (--open == 0) done.notify_one();
-    });
-    EXPECT_TRUE(submitted.ok()) << submitted.status().message();
-    if (!submitted.ok()) {
-      std::lock_guard lock(mutex);
-      --open;
-    }
-  }
-  std::unique_lock lock(mutex);
-  EXPECT_TRUE(done.wait_for(lock, std::chrono::minutes(10), [&] { return open == 0; })) << "the engine hangs";
-  return answers;
-}
-
 std::unique_ptr<Engine> make_engine(ModelDType dtype) {
   EngineConfig config;
-  config.model = model_path();
+  config.model = test_model_path();
   config.dtype = dtype;
   config.max_model_len = 3072;
   config.num_kv_blocks = 400;
   config.max_num_seqs = 32;
-  auto engine = Engine::create(config);
-  EXPECT_TRUE(engine.ok()) << engine.status().message() << "; `make test` fetches the model";
-  return engine.ok() ? std::move(engine).value() : nullptr;
+  return testing::make_engine(config);
 }
 
 GenerationRequest greedy_request(const GoldenPrompt& prompt) {
@@ -145,7 +104,8 @@ TEST(SmolLm2, GoldenFileCoversWhatItShould) {
   const Golden golden = read_golden();
   ASSERT_EQ(golden.prompts.size(), 24U);
   EXPECT_GE(golden.text_ids.size(), 2000U);
-  for (const GoldenPrompt& prompt : golden.prompts) EXPECT_EQ(prompt.greedy.size(), 64U) << prompt.name;
+  for (const GoldenPrompt& prompt : golden.prompts)
+    EXPECT_EQ(prompt.greedy.size(), 64U) << prompt.name;
 }
 
 TEST(SmolLm2, ExactModeEqualsTransformersTokenForToken) {
@@ -157,7 +117,8 @@ TEST(SmolLm2, ExactModeEqualsTransformersTokenForToken) {
   const std::vector<Answer> answers = run_all(*engine, requests);
   for (size_t i = 0; i < answers.size(); ++i) {
     const GoldenPrompt& prompt = golden.prompts[i];
-    EXPECT_EQ(answers[i].finish, FinishReason::kLength) << prompt.name << ": " << answers[i].error.message();
+    EXPECT_EQ(answers[i].finish_reason, FinishReason::kLength)
+        << prompt.name << ": " << answers[i].error.message();
     ASSERT_EQ(answers[i].tokens.size(), prompt.greedy.size()) << prompt.name;
     for (size_t step = 0; step < prompt.greedy.size(); ++step) {
       ASSERT_EQ(answers[i].tokens[step], prompt.greedy[step])
@@ -174,14 +135,15 @@ TEST(SmolLm2, ExactModePerplexity) {
   EXPECT_NEAR(mean_nll(*engine, golden.text_ids), golden.text_mean_nll, 1e-4);
 }
 
-// The logits themselves, which the engine does not hand out: through model, operators and attention.
+// The logits themselves, which the engine does not hand out: through model, operators and
+// attention.
 TEST(SmolLm2, ExactModeFirstStepLogits) {
   const Golden golden = read_golden();
   ThreadPool pool(default_num_threads());
   const auto ops = make_cpu_ops(&pool, "auto");
   ASSERT_TRUE(ops.ok()) << ops.status().message();
   ModelLoadOptions options;
-  options.path = model_path();
+  options.path = test_model_path();
   options.exact = true;
   options.max_position = 2048;
   tiny::ModelRunner runner(options, ops->get(), "auto", &pool);
@@ -195,7 +157,8 @@ TEST(SmolLm2, ExactModeFirstStepLogits) {
       EXPECT_LE(difference, 2e-3F) << prompt.name << ": id " << id;
       worst = std::max(worst, difference);
     };
-    for (size_t i = 0; i < prompt.top_ids.size(); ++i) compare(prompt.top_ids[i], prompt.top_logits[i]);
+    for (size_t i = 0; i < prompt.top_ids.size(); ++i)
+      compare(prompt.top_ids[i], prompt.top_logits[i]);
     for (size_t i = 0; i < prompt.fixed_logits.size(); ++i) {
       compare(golden.fixed_step * static_cast<int32_t>(i), prompt.fixed_logits[i]);
     }
