@@ -16,12 +16,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Stands behind the text that is to be continued while the template is rendered. The trailing space tells whether
-// the template strips messages.
+// Stands behind the text that is to be continued while the template is rendered. The trailing space
+// tells whether the template strips messages.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 constexpr std::string_view kBareContinueTag = kContinueTag.substr(0, kContinueTag.size() - 1);
 
-constexpr std::array<const char*, 3> kReasoningFields = {"reasoning_content", "thinking", "reasoning"};
+constexpr std::array<const char*, 3> kReasoningFields = {"reasoning_content", "thinking",
+                                                         "reasoning"};
 
 // Templates read a message's reasoning under several names; it is offered under the two in use.
 Json with_reasoning_names(const Json& message) {
@@ -38,15 +39,18 @@ Json with_reasoning_names(const Json& message) {
 }
 
 Status check_messages(const Json& messages) {
-  if (!messages.is_array()) return invalid_argument("messages must be a list").with_param("messages");
+  if (!messages.is_array())
+    return invalid_argument("messages must be a list").with_param("messages");
   for (const Json& message : messages) {
-    if (!message.is_object()) return invalid_argument("each message must be an object").with_param("messages");
+    if (!message.is_object())
+      return invalid_argument("each message must be an object").with_param("messages");
   }
   return ok_status();
 }
 
 Status nothing_to_continue() {
-  return invalid_argument("continue_final_message is set, but the last message has no text to continue")
+  return invalid_argument(
+             "continue_final_message is set, but the last message has no text to continue")
       .with_param("continue_final_message");
 }
 
@@ -70,10 +74,13 @@ Result<std::string> tag_final_message(Json& messages) {
 
 Status cut_at_tag(jinja::MarkedText& prompt, const std::string& message) {
   const size_t tag = prompt.view().rfind(kBareContinueTag);
-  const jinja::MarkedText stripped = jinja::strip(jinja::MarkedText(message), nullptr, jinja::Side::kBoth);
-  if (tag == std::string_view::npos || prompt.view().find(stripped.view()) == std::string_view::npos) {
+  const jinja::MarkedText stripped =
+      jinja::strip(jinja::MarkedText(message), nullptr, jinja::Side::kBoth);
+  if (tag == std::string_view::npos ||
+      prompt.view().find(stripped.view()) == std::string_view::npos) {
     return invalid_argument(
-               "continue_final_message is set, but the template does not show the last message as it is")
+               "continue_final_message is set, but the template does not show the last message as "
+               "it is")
         .with_param("continue_final_message");
   }
   const bool keeps_space = prompt.view().substr(tag).starts_with(kContinueTag);
@@ -99,7 +106,8 @@ class JinjaChatTemplate : public ChatTemplate {
       if (!shows_content_) return nothing_to_continue();
       TENON_ASSIGN_OR_RETURN(continued, tag_final_message(chat));
     }
-    TENON_ASSIGN_OR_RETURN(const jinja::Variables variables, make_variables(chat, tools, extra, options));
+    TENON_ASSIGN_OR_RETURN(const jinja::Variables variables,
+                           make_variables(chat, tools, extra, options));
     const int64_t now = options.now_unix != 0 ? options.now_unix : std::time(nullptr);
     TENON_ASSIGN_OR_RETURN(jinja::MarkedText prompt, template_.render(variables, now));
     if (options.continue_final_message) TENON_RETURN_IF_ERROR(cut_at_tag(prompt, continued));
@@ -119,8 +127,9 @@ class JinjaChatTemplate : public ChatTemplate {
     variables.emplace_back("bos_token", jinja::Value::text(options.bos_token));
     variables.emplace_back("eos_token", jinja::Value::text(options.eos_token));
     variables.emplace_back("documents", jinja::Value::none());
-    variables.emplace_back("add_generation_prompt", jinja::Value::boolean(options.add_generation_prompt &&
-                                                                          !options.continue_final_message));
+    variables.emplace_back(
+        "add_generation_prompt",
+        jinja::Value::boolean(options.add_generation_prompt && !options.continue_final_message));
     if (!extra.is_object() && !extra.is_null()) {
       return invalid_argument("arguments of the chat template must be an object");
     }

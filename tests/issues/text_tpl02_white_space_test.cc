@@ -1,6 +1,6 @@
 // Case TPL-02: trim_blocks and lstrip_blocks are on, one trailing newline goes, CRLF is LF.
-// Sources: smg-project/smg PR #685, huggingface/swift-transformers issue #322, mitsuhiko/minijinja issue #446,
-// jinja2cpp/Jinja2Cpp issue #159.
+// Sources: smg-project/smg PR #685, huggingface/swift-transformers issue #322, mitsuhiko/minijinja
+// issue #446, jinja2cpp/Jinja2Cpp issue #159.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,8 @@ std::string render(std::string_view source) {
 }
 
 constexpr std::string_view kLoop =
-    "{% for m in messages %}\n    {% if m.role == 'user' %}\nU: {{ m.content }}\n    {% else %}\nA: {{ m.content }}\n"
+    "{% for m in messages %}\n    {% if m.role == 'user' %}\nU: {{ m.content }}\n    {% else "
+    "%}\nA: {{ m.content }}\n"
     "    {% endif %}\n{% endfor %}\nEND\n";
 
 TEST(Tpl02WhiteSpace, BlocksLeaveNoLinesBehind) {

@@ -1,5 +1,6 @@
-// Case TPL-03: tojson keeps Unicode, HTML characters and the order of keys, and takes json.dumps' arguments.
-// Sources: huggingface/transformers PR #31100, theroyallab/tabbyAPI PR #459 and issue #404, ochafik/minja PR #7.
+// Case TPL-03: tojson keeps Unicode, HTML characters and the order of keys, and takes json.dumps'
+// arguments. Sources: huggingface/transformers PR #31100, theroyallab/tabbyAPI PR #459 and issue
+// #404, ochafik/minja PR #7.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -24,7 +25,8 @@ TEST(Tpl03ToJson, KeepsCharactersAndOrder) {
   const Json value = Json::parse(
       R"({"name":"café_naïve","parameters":{"ключ":"<b>&'\"\\ \n\t\u2028 🦙","n":1.0,"t":true,"z":null,"e":[],"o":{}}})");
   EXPECT_EQ(render("{{ t | tojson }}", {{"t", value}}),
-            "{\"name\": \"café_naïve\", \"parameters\": {\"ключ\": \"<b>&'\\\"\\\\ \\n\\t\xE2\x80\xA8 🦙\", \"n\": 1.0, "
+            "{\"name\": \"café_naïve\", \"parameters\": {\"ключ\": \"<b>&'\\\"\\\\ "
+            "\\n\\t\xE2\x80\xA8 🦙\", \"n\": 1.0, "
             "\"t\": true, \"z\": null, \"e\": [], \"o\": {}}}");
   EXPECT_EQ(render("{{ t | tojson }}", {{"t", Json::parse(R"({"z":1,"a":2,"m":{"y":1,"b":2}})")}}),
             R"({"z": 1, "a": 2, "m": {"y": 1, "b": 2}})");

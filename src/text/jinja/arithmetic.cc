@@ -19,8 +19,12 @@ std::string_view symbol(BinaryOperator op) {
   return "?";
 }
 
-Status too_large() { return invalid_argument("the result is too large an integer"); }
-Status division_by_zero() { return invalid_argument("division by zero"); }
+Status too_large() {
+  return invalid_argument("the result is too large an integer");
+}
+Status division_by_zero() {
+  return invalid_argument("division by zero");
+}
 
 Integer floor_divide(Integer left, Integer right) {
   const Integer quotient = left / right;
@@ -59,7 +63,8 @@ Result<Value> apply_integers(BinaryOperator op, Integer left, Integer right) {
     case BinaryOperator::kFloorDivide:
     case BinaryOperator::kModulo:
       if (right == 0) return division_by_zero();
-      if (right == -1) return op == BinaryOperator::kModulo ? Value::integer(0) : negate(Value::integer(left));
+      if (right == -1)
+        return op == BinaryOperator::kModulo ? Value::integer(0) : negate(Value::integer(left));
       if (op == BinaryOperator::kFloorDivide) return Value::integer(floor_divide(left, right));
       return Value::integer(left - floor_divide(left, right) * right);
     case BinaryOperator::kPower: return power(left, right);
@@ -100,7 +105,8 @@ Result<Value> apply_floats(BinaryOperator op, double left, double right) {
   }
   if (right == 0.0) return division_by_zero();
   if (op == BinaryOperator::kDivide) return Value::real(left / right);
-  return Value::real(op == BinaryOperator::kModulo ? float_modulo(left, right) : float_floor_divide(left, right));
+  return Value::real(op == BinaryOperator::kModulo ? float_modulo(left, right)
+                                                   : float_floor_divide(left, right));
 }
 
 Result<Value> repeat_text(Budget& budget, const MarkedText& text, Integer count) {
@@ -116,20 +122,26 @@ Result<Value> repeat_items(Budget& budget, const Sequence& sequence, Integer cou
   std::vector<Value> items;
   if (count > 0 && !sequence.items.empty()) {
     if (count > static_cast<Integer>(kMaxSteps)) return Budget::exhausted();
-    TENON_RETURN_IF_ERROR(budget.charge(static_cast<int64_t>(sequence.items.size()) * static_cast<int64_t>(count)));
-    for (Integer i = 0; i < count; ++i) items.insert(items.end(), sequence.items.begin(), sequence.items.end());
+    TENON_RETURN_IF_ERROR(
+        budget.charge(static_cast<int64_t>(sequence.items.size()) * static_cast<int64_t>(count)));
+    for (Integer i = 0; i < count; ++i)
+      items.insert(items.end(), sequence.items.begin(), sequence.items.end());
   }
-  return Value::sequence(sequence.is_tuple() ? SequenceKind::kTuple : SequenceKind::kList, std::move(items));
+  return Value::sequence(sequence.is_tuple() ? SequenceKind::kTuple : SequenceKind::kList,
+                         std::move(items));
 }
 
-bool is_list_or_tuple(const Value& value) { return value.is_sequence(SequenceKind::kList) || value.is_tuple(); }
+bool is_list_or_tuple(const Value& value) {
+  return value.is_sequence(SequenceKind::kList) || value.is_tuple();
+}
 
 Result<Value> add_sequences(Budget& budget, const Value& left, const Value& right) {
   std::vector<Value> items = left.as_sequence()->items;
   const std::vector<Value>& more = right.as_sequence()->items;
   TENON_RETURN_IF_ERROR(budget.charge_items(items.size() + more.size()));
   items.insert(items.end(), more.begin(), more.end());
-  return Value::sequence(left.is_tuple() ? SequenceKind::kTuple : SequenceKind::kList, std::move(items));
+  return Value::sequence(left.is_tuple() ? SequenceKind::kTuple : SequenceKind::kList,
+                         std::move(items));
 }
 
 }  // namespace
@@ -140,8 +152,10 @@ Result<Value> apply(Budget& budget, BinaryOperator op, const Value& left, const 
       return invalid_argument("{}", side->undefined_reason());
     }
   }
-  if (left.is_integral() && right.is_integral()) return apply_integers(op, left.as_integer(), right.as_integer());
-  if (left.is_number() && right.is_number()) return apply_floats(op, left.as_real(), right.as_real());
+  if (left.is_integral() && right.is_integral())
+    return apply_integers(op, left.as_integer(), right.as_integer());
+  if (left.is_number() && right.is_number())
+    return apply_floats(op, left.as_real(), right.as_real());
   if (op == BinaryOperator::kAdd) {
     if (left.is_string() && right.is_string()) {
       TENON_RETURN_IF_ERROR(budget.reserve_text(left.as_text().size() + right.as_text().size()));
@@ -157,19 +171,21 @@ Result<Value> apply(Budget& budget, BinaryOperator op, const Value& left, const 
     const Value& repeated = left.is_integral() ? right : left;
     if (factor.is_integral()) {
       if (repeated.is_string()) return repeat_text(budget, repeated.as_text(), factor.as_integer());
-      if (is_list_or_tuple(repeated)) return repeat_items(budget, *repeated.as_sequence(), factor.as_integer());
+      if (is_list_or_tuple(repeated))
+        return repeat_items(budget, *repeated.as_sequence(), factor.as_integer());
     }
   } else if (op == BinaryOperator::kModulo && left.is_string()) {
     return format_percent(budget, left.as_text(), right);
   }
-  return invalid_argument("unsupported operand types for {}: '{}' and '{}'", symbol(op), left.type_name(),
-                          right.type_name());
+  return invalid_argument("unsupported operand types for {}: '{}' and '{}'", symbol(op),
+                          left.type_name(), right.type_name());
 }
 
 Result<Value> negate(const Value& value) {
   if (value.is_undefined()) return invalid_argument("{}", value.undefined_reason());
   if (value.kind() == Kind::kFloat) return Value::real(-value.as_real());
-  if (!value.is_integral()) return invalid_argument("bad operand type for unary -: '{}'", value.type_name());
+  if (!value.is_integral())
+    return invalid_argument("bad operand type for unary -: '{}'", value.type_name());
   Integer result = 0;
   if (__builtin_sub_overflow(Integer{0}, value.as_integer(), &result)) return too_large();
   return Value::integer(result);
@@ -178,7 +194,8 @@ Result<Value> negate(const Value& value) {
 Result<Value> positive(const Value& value) {
   if (value.is_undefined()) return invalid_argument("{}", value.undefined_reason());
   if (value.kind() == Kind::kFloat) return value;
-  if (!value.is_integral()) return invalid_argument("bad operand type for unary +: '{}'", value.type_name());
+  if (!value.is_integral())
+    return invalid_argument("bad operand type for unary +: '{}'", value.type_name());
   return Value::integer(value.as_integer());
 }
 

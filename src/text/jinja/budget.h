@@ -10,12 +10,14 @@
 
 namespace tenon::jinja {
 
-inline constexpr int64_t kMaxSteps = 50'000'000;          // about two seconds of evaluation
+inline constexpr int64_t kMaxSteps = 20'000'000;           // about a second of evaluation
 inline constexpr size_t kMaxTextBytes = size_t{32} << 20;  // of one string, and of the output
-inline constexpr int kMaxEvaluationDepth = 800;           // nested evaluations; bounds the machine's stack
-inline constexpr int kMaxValueDepth = 200;                // lists inside lists
+inline constexpr int kMaxEvaluationDepth = 800;            // nested evaluations
+inline constexpr ptrdiff_t kMaxStackBytes =
+    640 << 10;                              // of the machine's stack; callers have at least 1 MiB
+inline constexpr int kMaxValueDepth = 200;  // lists inside lists
 inline constexpr int kMaxScopeDepth = 400;
-inline constexpr int64_t kMaxRangeItems = 100'000;        // as Jinja's sandbox has it
+inline constexpr int64_t kMaxRangeItems = 100'000;  // as Jinja's sandbox has it
 
 class Budget {
  public:

@@ -1,4 +1,5 @@
-// Characters whose upper or title case is more than one character (Unicode 14); 0 ends a mapping early.
+// Characters whose upper or title case is more than one character (Unicode 14); 0 ends a mapping
+// early.
 //
 // Thread safety: constants.
 #pragma once

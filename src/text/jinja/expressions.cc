@@ -8,7 +8,8 @@ namespace {
 
 Result<Value> call_value(Runtime& runtime, const Value& callee, const Arguments& arguments) {
   if (callee.is_undefined()) return invalid_argument("{}", callee.undefined_reason());
-  if (!callee.is_object()) return invalid_argument("'{}' object is not callable", callee.type_name());
+  if (!callee.is_object())
+    return invalid_argument("'{}' object is not callable", callee.type_name());
   return callee.as_object()->call(runtime, arguments);
 }
 
@@ -40,11 +41,13 @@ Result<Arguments> CallArguments::evaluate(Runtime& runtime) const {
     TENON_ASSIGN_OR_RETURN(const Value value, runtime.evaluate(*star));
     TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), value));
     TENON_RETURN_IF_ERROR(runtime.budget().charge_items(items->items.size()));
-    arguments.positional.insert(arguments.positional.end(), items->items.begin(), items->items.end());
+    arguments.positional.insert(arguments.positional.end(), items->items.begin(),
+                                items->items.end());
   }
   if (double_star != nullptr) {
     TENON_ASSIGN_OR_RETURN(const Value value, runtime.evaluate(*double_star));
-    if (!value.is_dict()) return invalid_argument("the argument after ** must be a mapping, not {}", value.type_name());
+    if (!value.is_dict())
+      return invalid_argument("the argument after ** must be a mapping, not {}", value.type_name());
     TENON_RETURN_IF_ERROR(runtime.budget().charge_items(value.as_dict().size()));
     for (const auto& [key, item] : value.as_dict().entries()) {
       if (!key.is_string()) return invalid_argument("keywords must be strings");
@@ -54,11 +57,17 @@ Result<Arguments> CallArguments::evaluate(Runtime& runtime) const {
   return arguments;
 }
 
-Result<Value> Constant::run(Runtime& /*runtime*/) const { return value_; }
+Result<Value> Constant::run(Runtime& /*runtime*/) const {
+  return value_;
+}
 
-Result<Value> Name::run(Runtime& runtime) const { return runtime.lookup(name_); }
+Result<Value> Name::run(Runtime& runtime) const {
+  return runtime.lookup(name_);
+}
 
-Result<Value> CapturedText::run(Runtime& runtime) const { return runtime.captured_text(); }
+Result<Value> CapturedText::run(Runtime& runtime) const {
+  return runtime.captured_text();
+}
 
 Result<Value> SequenceLiteral::run(Runtime& runtime) const {
   std::vector<Value> items;
@@ -107,7 +116,8 @@ Result<Value> Conditional::run(Runtime& runtime) const {
   TENON_ASSIGN_OR_RETURN(const Value condition, runtime.evaluate(*condition_));
   if (condition.truthy()) return runtime.evaluate(*then_);
   if (otherwise_ != nullptr) return runtime.evaluate(*otherwise_);
-  return Value::undefined("the inline if-expression evaluated to false and no else section was defined");
+  return Value::undefined(
+      "the inline if-expression evaluated to false and no else section was defined");
 }
 
 Result<Value> ComparisonChain::run(Runtime& runtime) const {

@@ -102,7 +102,9 @@ class Conditional : public Expression {
  public:
   // `otherwise` may be null: undefined.
   Conditional(ExpressionPtr condition, ExpressionPtr then, ExpressionPtr otherwise)
-      : condition_(std::move(condition)), then_(std::move(then)), otherwise_(std::move(otherwise)) {}
+      : condition_(std::move(condition)),
+        then_(std::move(then)),
+        otherwise_(std::move(otherwise)) {}
   Result<Value> run(Runtime& runtime) const override;
 
  private:
@@ -147,7 +149,8 @@ class AttributeAccess : public Expression {
 
 class ItemAccess : public Expression {
  public:
-  ItemAccess(ExpressionPtr object, ExpressionPtr key) : object_(std::move(object)), key_(std::move(key)) {}
+  ItemAccess(ExpressionPtr object, ExpressionPtr key)
+      : object_(std::move(object)), key_(std::move(key)) {}
   Result<Value> run(Runtime& runtime) const override;
 
  private:
@@ -160,7 +163,8 @@ class SliceAccess : public Expression {
   struct Bounds {
     ExpressionPtr start, stop, step;
   };
-  SliceAccess(ExpressionPtr object, Bounds bounds) : object_(std::move(object)), bounds_(std::move(bounds)) {}
+  SliceAccess(ExpressionPtr object, Bounds bounds)
+      : object_(std::move(object)), bounds_(std::move(bounds)) {}
   Result<Value> run(Runtime& runtime) const override;
 
  private:
@@ -205,7 +209,10 @@ class FilterUse : public Expression {
 class TestUse : public Expression {
  public:
   TestUse(ExpressionPtr subject, std::string name, Native test, CallArguments arguments)
-      : subject_(std::move(subject)), name_(std::move(name)), test_(test), arguments_(std::move(arguments)) {}
+      : subject_(std::move(subject)),
+        name_(std::move(name)),
+        test_(test),
+        arguments_(std::move(arguments)) {}
   Result<Value> run(Runtime& runtime) const override;
 
  private:

@@ -28,7 +28,8 @@ class AttributePath {
   const Value* fallback_;
 };
 
-// Strings in lower case, other values as they are: how filters compare unless case_sensitive is given.
+// Strings in lower case, other values as they are: how filters compare unless case_sensitive is
+// given.
 Value ignore_case(const Value& value);
 
 }  // namespace tenon::jinja

@@ -17,7 +17,8 @@ namespace {
 Result<Value> abs_filter(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
   TENON_RETURN_IF_ERROR(Parameters::bind(arguments, {}).status());
   if (self.is_undefined()) return invalid_argument("{}", self.undefined_reason());
-  if (!self.is_number()) return invalid_argument("bad operand type for abs(): '{}'", self.type_name());
+  if (!self.is_number())
+    return invalid_argument("bad operand type for abs(): '{}'", self.type_name());
   if (self.kind() == Kind::kFloat) return Value::real(std::abs(self.as_real()));
   return self.as_integer() < 0 ? negate(self) : Value::integer(self.as_integer());
 }
@@ -39,7 +40,8 @@ std::optional<std::string> plain_number(const MarkedText& text) {
 std::optional<double> read_float(const MarkedText& text) {
   const auto plain = plain_number(text);
   // strtod knows more forms than Python: hexadecimal ones and nan(...).
-  if (!plain || plain->empty() || plain->find_first_of("xX(") != std::string::npos) return std::nullopt;
+  if (!plain || plain->empty() || plain->find_first_of("xX(") != std::string::npos)
+    return std::nullopt;
   char* end = nullptr;
   const double value = std::strtod(plain->c_str(), &end);
   if (end != plain->c_str() + plain->size()) return std::nullopt;
@@ -53,7 +55,8 @@ std::optional<Integer> read_integer(const MarkedText& text, int64_t base) {
   const size_t sign = !digits.empty() && (digits[0] == '-' || digits[0] == '+') ? 1 : 0;
   if (digits.size() > sign + 1 && digits[sign] == '0') {
     const char prefix = static_cast<char>(digits[sign + 1] | 0x20);
-    if ((base == 16 && prefix == 'x') || (base == 8 && prefix == 'o') || (base == 2 && prefix == 'b')) {
+    if ((base == 16 && prefix == 'x') || (base == 8 && prefix == 'o') ||
+        (base == 2 && prefix == 'b')) {
       digits.erase(sign, 2);
     }
   }
@@ -66,7 +69,8 @@ std::optional<Integer> truncate_float(double value) {
 }
 
 Result<Value> int_filter(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"default", "base"}));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"default", "base"}));
   TENON_ASSIGN_OR_RETURN(const int64_t base, parameters.integer(1, 10));
   if (self.is_undefined()) return invalid_argument("{}", self.undefined_reason());
   std::optional<Integer> result;
@@ -116,7 +120,8 @@ Result<Value> round_integer(Integer value, int64_t digits) {
 }
 
 Result<Value> round_filter(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"precision", "method"}));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"precision", "method"}));
   TENON_ASSIGN_OR_RETURN(const int64_t digits, parameters.integer(0, 0));
   std::string method = "common";
   if (parameters.get(1) != nullptr) {
@@ -139,7 +144,8 @@ Result<Value> round_filter(Runtime& /*runtime*/, const Value& self, const Argume
 }
 
 Result<Value> sum_filter(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"attribute", "start"}));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"attribute", "start"}));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   const Value* attribute = parameters.get_unless_none(0);
   const AttributePath path(attribute == nullptr ? Value::none() : *attribute, nullptr);
@@ -180,6 +186,8 @@ constexpr NativeEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const NativeEntry> number_filters() { return kFilters; }
+std::span<const NativeEntry> number_filters() {
+  return kFilters;
+}
 
 }  // namespace tenon::jinja

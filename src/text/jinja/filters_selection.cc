@@ -9,20 +9,25 @@ namespace {
 // Arguments behind the first `count`, for the function that is named there.
 Arguments rest_of(const Arguments& arguments, size_t count) {
   Arguments rest;
-  rest.positional.assign(arguments.positional.begin() + static_cast<ptrdiff_t>(count), arguments.positional.end());
+  rest.positional.assign(arguments.positional.begin() + static_cast<ptrdiff_t>(count),
+                         arguments.positional.end());
   rest.named = arguments.named;
   return rest;
 }
 
-Result<NativeEntry> named_function(const Value& name, Native (*find)(std::string_view), std::string_view kind) {
+Result<NativeEntry> named_function(const Value& name,
+                                   Native (*find)(std::string_view),
+                                   std::string_view kind) {
   if (!name.is_string()) return invalid_argument("the name of a {} is needed", kind);
   const Native function = find(name.as_text().view());
-  if (function == nullptr) return invalid_argument("there is no {} named '{}'", kind, name.as_text().view());
+  if (function == nullptr)
+    return invalid_argument("there is no {} named '{}'", kind, name.as_text().view());
   return NativeEntry{name.as_text().view(), function};
 }
 
 Result<Value> map_attribute(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"attribute", "default"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"attribute", "default"}, 1));
   const AttributePath path(*parameters.get(0), parameters.get_unless_none(1));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   std::vector<Value> mapped;
@@ -41,7 +46,8 @@ Result<Value> map_filter(Runtime& runtime, const Value& self, const Arguments& a
     }
     return map_attribute(runtime, self, arguments);
   }
-  TENON_ASSIGN_OR_RETURN(const NativeEntry filter, named_function(arguments.positional[0], find_filter, "filter"));
+  TENON_ASSIGN_OR_RETURN(const NativeEntry filter,
+                         named_function(arguments.positional[0], find_filter, "filter"));
   const Arguments rest = rest_of(arguments, 1);
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   std::vector<Value> mapped;
@@ -54,22 +60,27 @@ Result<Value> map_filter(Runtime& runtime, const Value& self, const Arguments& a
 }
 
 struct Selection {
-  bool wanted = true;       // keep items whose test says this
+  bool wanted = true;         // keep items whose test says this
   bool by_attribute = false;  // the first argument is an attribute to test
 };
 
-Result<Value> select_items(Runtime& runtime, const Value& self, const Arguments& arguments, Selection selection) {
+Result<Value> select_items(Runtime& runtime,
+                           const Value& self,
+                           const Arguments& arguments,
+                           Selection selection) {
   if (!self.truthy()) return Value::generator({});
   size_t used = 0;
   Value attribute;
   if (selection.by_attribute) {
-    if (arguments.positional.empty()) return invalid_argument("missing parameter for attribute name");
+    if (arguments.positional.empty())
+      return invalid_argument("missing parameter for attribute name");
     attribute = arguments.positional[used++];
   }
   const AttributePath path(attribute, nullptr);
   Native test = nullptr;
   if (arguments.positional.size() > used) {
-    TENON_ASSIGN_OR_RETURN(const NativeEntry named, named_function(arguments.positional[used++], find_test, "test"));
+    TENON_ASSIGN_OR_RETURN(const NativeEntry named,
+                           named_function(arguments.positional[used++], find_test, "test"));
     test = named.function;
   }
   const Arguments rest = rest_of(arguments, used);
@@ -111,6 +122,8 @@ constexpr NativeEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const NativeEntry> selection_filters() { return kFilters; }
+std::span<const NativeEntry> selection_filters() {
+  return kFilters;
+}
 
 }  // namespace tenon::jinja

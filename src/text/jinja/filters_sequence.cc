@@ -18,7 +18,8 @@ Result<Value> length_filter(Runtime& runtime, const Value& self, const Arguments
 }
 
 Result<Value> default_filter(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"default_value", "boolean"}));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"default_value", "boolean"}));
   if (!self.is_undefined() && (!parameters.flag(1) || self.truthy())) return self;
   return parameters.get(0) == nullptr ? Value::text("") : *parameters.get(0);
 }
@@ -32,7 +33,8 @@ Result<Value> list_filter(Runtime& runtime, const Value& self, const Arguments& 
 
 Result<Value> first(Runtime& runtime, const Value& self, const Arguments& arguments) {
   TENON_RETURN_IF_ERROR(Parameters::bind(arguments, {}).status());
-  if (self.is_string() && !self.as_text().empty()) return get_item(runtime, self, Value::integer(0));
+  if (self.is_string() && !self.as_text().empty())
+    return get_item(runtime, self, Value::integer(0));
   if (self.is_sequence(SequenceKind::kGenerator)) {
     Sequence& generator = *self.as_sequence();
     if (generator.consumed < generator.items.size()) return generator.items[generator.consumed++];
@@ -45,8 +47,10 @@ Result<Value> first(Runtime& runtime, const Value& self, const Arguments& argume
 
 Result<Value> last(Runtime& runtime, const Value& self, const Arguments& arguments) {
   TENON_RETURN_IF_ERROR(Parameters::bind(arguments, {}).status());
-  if (self.is_sequence(SequenceKind::kGenerator)) return invalid_argument("'generator' object is not reversible");
-  if (self.is_string() && !self.as_text().empty()) return get_item(runtime, self, Value::integer(-1));
+  if (self.is_sequence(SequenceKind::kGenerator))
+    return invalid_argument("'generator' object is not reversible");
+  if (self.is_string() && !self.as_text().empty())
+    return get_item(runtime, self, Value::integer(-1));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   if (!items->items.empty()) return items->items.back();
   return Value::undefined("No last item, sequence was empty.");
@@ -54,7 +58,8 @@ Result<Value> last(Runtime& runtime, const Value& self, const Arguments& argumen
 
 Result<Value> reverse(Runtime& runtime, const Value& self, const Arguments& arguments) {
   TENON_RETURN_IF_ERROR(Parameters::bind(arguments, {}).status());
-  if (self.is_string()) return get_slice(runtime.budget(), self, {Value::none(), Value::none(), Value::integer(-1)});
+  if (self.is_string())
+    return get_slice(runtime.budget(), self, {Value::none(), Value::none(), Value::integer(-1)});
   const bool is_generator = self.is_sequence(SequenceKind::kGenerator);
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   TENON_RETURN_IF_ERROR(runtime.budget().charge_items(items->items.size()));
@@ -118,43 +123,52 @@ Result<Value> sort_filter(Runtime& runtime, const Value& self, const Arguments& 
   TENON_ASSIGN_OR_RETURN(const Parameters parameters,
                          Parameters::bind(arguments, {"reverse", "case_sensitive", "attribute"}));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
-  TENON_ASSIGN_OR_RETURN(const std::vector<Value> keys, sort_keys_of(runtime, items->items, parameters.get_unless_none(2),
-                                                                     {parameters.flag(1), nullptr}));
-  TENON_ASSIGN_OR_RETURN(const std::vector<size_t> order, sorted_order(runtime.budget(), keys, parameters.flag(0)));
+  TENON_ASSIGN_OR_RETURN(const std::vector<Value> keys,
+                         sort_keys_of(runtime, items->items, parameters.get_unless_none(2),
+                                      {parameters.flag(1), nullptr}));
+  TENON_ASSIGN_OR_RETURN(const std::vector<size_t> order,
+                         sorted_order(runtime.budget(), keys, parameters.flag(0)));
   std::vector<Value> sorted;
   for (const size_t index : order) sorted.push_back(items->items[index]);
   return Value::list(std::move(sorted));
 }
 
 Result<Value> dictsort(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"case_sensitive", "by", "reverse"}));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"case_sensitive", "by", "reverse"}));
   if (self.is_undefined()) return invalid_argument("{}", self.undefined_reason());
   if (!self.is_dict()) return invalid_argument("a mapping is needed, not {}", self.type_name());
   Integer position = 0;
   if (parameters.get(1) != nullptr) {
     TENON_ASSIGN_OR_RETURN(const TextPtr by, parameters.text(1));
-    if (by->view() != "key" && by->view() != "value") return invalid_argument("by must be 'key' or 'value'");
+    if (by->view() != "key" && by->view() != "value")
+      return invalid_argument("by must be 'key' or 'value'");
     position = by->view() == "value" ? 1 : 0;
   }
   TENON_ASSIGN_OR_RETURN(const Value pairs, find_method(self, "items")(runtime, self, {}));
   const std::vector<Value>& items = pairs.as_sequence()->items;
   const Value attribute = Value::integer(position);
-  TENON_ASSIGN_OR_RETURN(const std::vector<Value> keys, keys_of(runtime, items, &attribute, {parameters.flag(0), nullptr}));
-  TENON_ASSIGN_OR_RETURN(const std::vector<size_t> order, sorted_order(runtime.budget(), keys, parameters.flag(2)));
+  TENON_ASSIGN_OR_RETURN(const std::vector<Value> keys,
+                         keys_of(runtime, items, &attribute, {parameters.flag(0), nullptr}));
+  TENON_ASSIGN_OR_RETURN(const std::vector<size_t> order,
+                         sorted_order(runtime.budget(), keys, parameters.flag(2)));
   std::vector<Value> sorted;
   for (const size_t index : order) sorted.push_back(items[index]);
   return Value::list(std::move(sorted));
 }
 
 Result<Value> unique(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"case_sensitive", "attribute"}));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"case_sensitive", "attribute"}));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
-  TENON_ASSIGN_OR_RETURN(const std::vector<Value> keys, keys_of(runtime, items->items, parameters.get_unless_none(1),
-                                                                {parameters.flag(0), nullptr}));
+  TENON_ASSIGN_OR_RETURN(
+      const std::vector<Value> keys,
+      keys_of(runtime, items->items, parameters.get_unless_none(1), {parameters.flag(0), nullptr}));
   Dict seen;
   std::vector<Value> kept;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (!is_hashable(keys[i])) return invalid_argument("unhashable type: '{}'", keys[i].type_name());
+    if (!is_hashable(keys[i]))
+      return invalid_argument("unhashable type: '{}'", keys[i].type_name());
     if (seen.find(keys[i]) != nullptr) continue;
     seen.set(keys[i], Value::none());
     kept.push_back(items->items[i]);
@@ -162,16 +176,22 @@ Result<Value> unique(Runtime& runtime, const Value& self, const Arguments& argum
   return Value::generator(std::move(kept));
 }
 
-Result<Value> extreme(Runtime& runtime, const Value& self, const Arguments& arguments, bool largest) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"case_sensitive", "attribute"}));
+Result<Value> extreme(Runtime& runtime,
+                      const Value& self,
+                      const Arguments& arguments,
+                      bool largest) {
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"case_sensitive", "attribute"}));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   if (items->items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  TENON_ASSIGN_OR_RETURN(const std::vector<Value> keys, keys_of(runtime, items->items, parameters.get_unless_none(1),
-                                                                {parameters.flag(0), nullptr}));
+  TENON_ASSIGN_OR_RETURN(
+      const std::vector<Value> keys,
+      keys_of(runtime, items->items, parameters.get_unless_none(1), {parameters.flag(0), nullptr}));
   size_t best = 0;
   for (size_t i = 1; i < keys.size(); ++i) {
-    TENON_ASSIGN_OR_RETURN(const bool better, largest ? less_than(runtime.budget(), keys[best], keys[i])
-                                                      : less_than(runtime.budget(), keys[i], keys[best]));
+    TENON_ASSIGN_OR_RETURN(const bool better,
+                           largest ? less_than(runtime.budget(), keys[best], keys[i])
+                                   : less_than(runtime.budget(), keys[i], keys[best]));
     if (better) best = i;
   }
   return items->items[best];
@@ -185,7 +205,8 @@ Result<Value> max_filter(Runtime& runtime, const Value& self, const Arguments& a
 }
 
 Result<Value> batch(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"linecount", "fill_with"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"linecount", "fill_with"}, 1));
   TENON_ASSIGN_OR_RETURN(const int64_t count, parameters.integer(0));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   if (count < 1) return invalid_argument("linecount must be positive");
@@ -208,7 +229,8 @@ Result<Value> batch(Runtime& runtime, const Value& self, const Arguments& argume
 }
 
 Result<Value> slice_filter(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"slices", "fill_with"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"slices", "fill_with"}, 1));
   TENON_ASSIGN_OR_RETURN(const int64_t slices, parameters.integer(0));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   if (slices < 1) return invalid_argument("the number of slices must be positive");
@@ -221,7 +243,8 @@ Result<Value> slice_filter(Runtime& runtime, const Value& self, const Arguments&
   for (int64_t i = 0; i < slices; ++i) {
     const auto end = next + size / slices + (i < longer ? 1 : 0);
     std::vector<Value> column(next, end);
-    if (parameters.get_unless_none(1) != nullptr && i >= longer) column.push_back(*parameters.get(1));
+    if (parameters.get_unless_none(1) != nullptr && i >= longer)
+      column.push_back(*parameters.get(1));
     columns.push_back(Value::list(std::move(column)));
     next = end;
   }
@@ -229,26 +252,31 @@ Result<Value> slice_filter(Runtime& runtime, const Value& self, const Arguments&
 }
 
 Result<Value> groupby(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
-                         Parameters::bind(arguments, {"attribute", "default", "case_sensitive"}, 1));
+  TENON_ASSIGN_OR_RETURN(
+      const Parameters parameters,
+      Parameters::bind(arguments, {"attribute", "default", "case_sensitive"}, 1));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   const KeyOptions options{parameters.flag(2), parameters.get_unless_none(1)};
-  TENON_ASSIGN_OR_RETURN(const std::vector<Value> keys, keys_of(runtime, items->items, parameters.get(0), options));
-  TENON_ASSIGN_OR_RETURN(const std::vector<size_t> order, sorted_order(runtime.budget(), keys, false));
+  TENON_ASSIGN_OR_RETURN(const std::vector<Value> keys,
+                         keys_of(runtime, items->items, parameters.get(0), options));
+  TENON_ASSIGN_OR_RETURN(const std::vector<size_t> order,
+                         sorted_order(runtime.budget(), keys, false));
   const AttributePath shown(*parameters.get(0), options.fallback);
   std::vector<Value> groups;
   for (size_t begin = 0; begin < order.size();) {
     std::vector<Value> members;
     size_t end = begin;
     for (; end < order.size(); ++end) {
-      TENON_ASSIGN_OR_RETURN(const bool same, equals(runtime.budget(), keys[order[begin]], keys[order[end]]));
+      TENON_ASSIGN_OR_RETURN(const bool same,
+                             equals(runtime.budget(), keys[order[begin]], keys[order[end]]));
       if (!same) break;
       members.push_back(items->items[order[end]]);
     }
     if (end == begin) return invalid_argument("a key is not equal to itself");
     // The first member's own spelling names the group.
     TENON_ASSIGN_OR_RETURN(Value grouper, shown.get(runtime, members.front()));
-    groups.push_back(Value::sequence(SequenceKind::kGroup, {std::move(grouper), Value::list(std::move(members))}));
+    groups.push_back(Value::sequence(SequenceKind::kGroup,
+                                     {std::move(grouper), Value::list(std::move(members))}));
     begin = end;
   }
   return Value::list(std::move(groups));
@@ -276,7 +304,9 @@ constexpr NativeEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const NativeEntry> sequence_filters() { return kFilters; }
+std::span<const NativeEntry> sequence_filters() {
+  return kFilters;
+}
 
 AttributePath::AttributePath(const Value& path, const Value* fallback) : fallback_(fallback) {
   if (path.is_none()) return;
@@ -307,7 +337,8 @@ Value ignore_case(const Value& value) {
 Native find_filter(std::string_view name) {
   static const auto* const kTable = [] {
     auto* table = new std::unordered_map<std::string_view, Native>();
-    for (const auto entries : {text_filters(), number_filters(), sequence_filters(), selection_filters()}) {
+    for (const auto entries :
+         {text_filters(), number_filters(), sequence_filters(), selection_filters()}) {
       for (const NativeEntry& entry : entries) table->emplace(entry.name, entry.function);
     }
     return table;

@@ -29,13 +29,15 @@ Result<Value> case_filter(Runtime& runtime, const Value& self, const Arguments& 
 Result<Value> trim(Runtime& runtime, const Value& self, const Arguments& arguments) {
   TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"chars"}));
   TENON_ASSIGN_OR_RETURN(const MarkedText text, to_text(runtime.budget(), self));
-  if (parameters.get_unless_none(0) == nullptr) return Value::text(strip(text, nullptr, Side::kBoth));
+  if (parameters.get_unless_none(0) == nullptr)
+    return Value::text(strip(text, nullptr, Side::kBoth));
   TENON_ASSIGN_OR_RETURN(const TextPtr characters, parameters.text(0));
   return Value::text(strip(text, characters.get(), Side::kBoth));
 }
 
 Result<Value> replace_filter(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"old", "new", "count"}, 2));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"old", "new", "count"}, 2));
   TENON_ASSIGN_OR_RETURN(const MarkedText text, to_text(runtime.budget(), self));
   TENON_ASSIGN_OR_RETURN(const MarkedText from, to_text(runtime.budget(), *parameters.get(0)));
   TENON_ASSIGN_OR_RETURN(const MarkedText to, to_text(runtime.budget(), *parameters.get(1)));
@@ -48,7 +50,8 @@ Result<Value> replace_filter(Runtime& runtime, const Value& self, const Argument
 }
 
 Result<Value> join_filter(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"d", "attribute"}));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"d", "attribute"}));
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), self));
   MarkedText separator;
   if (parameters.get(0) != nullptr) {
@@ -60,9 +63,8 @@ Result<Value> join_filter(Runtime& runtime, const Value& self, const Arguments& 
   bool first = true;
   for (const Value& item : items->items) {
     if (!first) {
-      TENON_RETURN_IF_ERROR(runtime.budget().reserve_text(result.size() + separator.size() > kMaxTextBytes
-                                                              ? kMaxTextBytes + 1
-                                                              : separator.size()));
+      TENON_RETURN_IF_ERROR(runtime.budget().reserve_text(
+          result.size() + separator.size() > kMaxTextBytes ? kMaxTextBytes + 1 : separator.size()));
       result.append(separator);
     }
     first = false;
@@ -73,22 +75,25 @@ Result<Value> join_filter(Runtime& runtime, const Value& self, const Arguments& 
 }
 
 Result<Value> indent(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"width", "first", "blank"}));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"width", "first", "blank"}));
   if (!self.is_string()) return invalid_argument("a string is needed, not {}", self.type_name());
   MarkedText indentation("    ");
   if (parameters.get(0) != nullptr && parameters.get(0)->is_string()) {
     indentation = parameters.get(0)->as_text();
   } else {
     TENON_ASSIGN_OR_RETURN(const int64_t width, parameters.integer(0, 4));
-    TENON_ASSIGN_OR_RETURN(indentation, pad(runtime.budget(), MarkedText(), width, MarkedText(" "), Side::kLeft));
+    TENON_ASSIGN_OR_RETURN(
+        indentation, pad(runtime.budget(), MarkedText(), width, MarkedText(" "), Side::kLeft));
   }
   MarkedText text = self.as_text();
   text.append("\n", false);  // so that an empty last line counts as one
   const std::vector<MarkedText> lines = split_lines(text, false);
   TENON_RETURN_IF_ERROR(runtime.budget().charge_items(lines.size() * 2));
-  TENON_RETURN_IF_ERROR(runtime.budget().reserve_text(
-      indentation.size() > kMaxTextBytes / lines.size() ? kMaxTextBytes + 1
-                                                        : text.size() + lines.size() * indentation.size()));
+  TENON_RETURN_IF_ERROR(
+      runtime.budget().reserve_text(indentation.size() > kMaxTextBytes / lines.size()
+                                        ? kMaxTextBytes + 1
+                                        : text.size() + lines.size() * indentation.size()));
   MarkedText result;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) result.append("\n", false);
@@ -114,7 +119,8 @@ Result<Value> truncate(Runtime& runtime, const Value& self, const Arguments& arg
     end = *given;
   }
   const auto end_length = static_cast<int64_t>(end.length());
-  if (length < end_length || leeway < 0) return invalid_argument("expected length >= {} and leeway >= 0", end_length);
+  if (length < end_length || leeway < 0)
+    return invalid_argument("expected length >= {} and leeway >= 0", end_length);
   const MarkedText& text = self.as_text();
   TENON_RETURN_IF_ERROR(runtime.budget().charge_bytes(text.size()));
   if (static_cast<int64_t>(text.length()) <= length + leeway) return self;
@@ -132,7 +138,8 @@ Result<Value> center(Runtime& runtime, const Value& self, const Arguments& argum
   TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"width"}));
   TENON_ASSIGN_OR_RETURN(const int64_t width, parameters.integer(0, 80));
   TENON_ASSIGN_OR_RETURN(const MarkedText text, to_text(runtime.budget(), self));
-  TENON_ASSIGN_OR_RETURN(MarkedText result, pad(runtime.budget(), text, width, MarkedText(" "), Side::kBoth));
+  TENON_ASSIGN_OR_RETURN(MarkedText result,
+                         pad(runtime.budget(), text, width, MarkedText(" "), Side::kBoth));
   return Value::text(std::move(result));
 }
 
@@ -182,8 +189,9 @@ Result<Value> escape(Runtime& runtime, const Value& self, const Arguments& argum
 }
 
 void quote_url_byte(std::string& out, char c, bool in_query) {
-  const bool is_plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
-                        c == '_' || c == '.' || c == '~' || (c == '/' && !in_query);
+  const bool is_plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                        (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.' || c == '~' ||
+                        (c == '/' && !in_query);
   if (is_plain) {
     out = c;
   } else if (c == ' ' && in_query) {
@@ -208,9 +216,11 @@ Result<Value> urlencode(Runtime& runtime, const Value& self, const Arguments& ar
   TENON_ASSIGN_OR_RETURN(const SequencePtr items, iterate(runtime.budget(), pairs));
   MarkedText result;
   for (const Value& pair : items->items) {
-    if (!pair.is_sequence() || pair.as_sequence()->items.size() != 2) return invalid_argument("pairs are needed");
+    if (!pair.is_sequence() || pair.as_sequence()->items.size() != 2)
+      return invalid_argument("pairs are needed");
     TENON_ASSIGN_OR_RETURN(const Value key, quote_url(runtime, pair.as_sequence()->items[0], true));
-    TENON_ASSIGN_OR_RETURN(const Value value, quote_url(runtime, pair.as_sequence()->items[1], true));
+    TENON_ASSIGN_OR_RETURN(const Value value,
+                           quote_url(runtime, pair.as_sequence()->items[1], true));
     if (!result.empty()) result.append("&", false);
     TENON_RETURN_IF_ERROR(append_text(runtime.budget(), result, key));
     result.append("=", false);
@@ -224,7 +234,8 @@ Result<Value> format_filter(Runtime& runtime, const Value& self, const Arguments
     return invalid_argument("positional and named arguments cannot be used together");
   }
   TENON_ASSIGN_OR_RETURN(const MarkedText text, to_text(runtime.budget(), self));
-  if (arguments.named.empty()) return format_percent(runtime.budget(), text, Value::tuple(arguments.positional));
+  if (arguments.named.empty())
+    return format_percent(runtime.budget(), text, Value::tuple(arguments.positional));
   Dict named;
   for (const auto& [name, value] : arguments.named) named.set(name, value);
   return format_percent(runtime.budget(), text, Value::dict(std::move(named)));
@@ -237,8 +248,9 @@ Result<MarkedText> json_indent(Runtime& runtime, const Value& indent_value) {
 }
 
 Result<Value> tojson(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
-                         Parameters::bind(arguments, {"ensure_ascii", "indent", "separators", "sort_keys"}));
+  TENON_ASSIGN_OR_RETURN(
+      const Parameters parameters,
+      Parameters::bind(arguments, {"ensure_ascii", "indent", "separators", "sort_keys"}));
   JsonStyle style;
   style.ensure_ascii = parameters.flag(0);
   style.sort_keys = parameters.flag(3);
@@ -306,6 +318,8 @@ constexpr NativeEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const NativeEntry> text_filters() { return kFilters; }
+std::span<const NativeEntry> text_filters() {
+  return kFilters;
+}
 
 }  // namespace tenon::jinja

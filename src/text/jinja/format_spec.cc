@@ -14,11 +14,14 @@ namespace {
 
 constexpr int64_t kMaxPrecision = 300;
 
-bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
+bool is_align(char c) {
+  return c == '<' || c == '>' || c == '^' || c == '=';
+}
 
 std::string group_thousands(std::string digits) {
   const size_t end = std::min(digits.find_first_not_of("0123456789"), digits.size());
-  for (auto at = static_cast<ptrdiff_t>(end) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
+  for (auto at = static_cast<ptrdiff_t>(end) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<size_t>(at), 1, ',');
   return digits;
 }
 
@@ -28,10 +31,13 @@ Result<std::string> integer_digits(Integer magnitude, const FormatSpec& spec) {
     case 'd':
     case 'i':
     case 'u': return fmt::format("{}", magnitude);
-    case 'x': return spec.alternate ? fmt::format("{:#x}", magnitude) : fmt::format("{:x}", magnitude);
-    case 'X': return spec.alternate ? fmt::format("{:#X}", magnitude) : fmt::format("{:X}", magnitude);
+    case 'x':
+      return spec.alternate ? fmt::format("{:#x}", magnitude) : fmt::format("{:x}", magnitude);
+    case 'X':
+      return spec.alternate ? fmt::format("{:#X}", magnitude) : fmt::format("{:X}", magnitude);
     case 'o': return (spec.alternate ? "0o" : "") + fmt::format("{:o}", magnitude);
-    case 'b': return spec.alternate ? fmt::format("{:#b}", magnitude) : fmt::format("{:b}", magnitude);
+    case 'b':
+      return spec.alternate ? fmt::format("{:#b}", magnitude) : fmt::format("{:b}", magnitude);
     default: return invalid_argument("unknown format '{}' for an integer", spec.type);
   }
 }
@@ -53,27 +59,38 @@ Result<std::string> float_digits(double magnitude, const FormatSpec& spec) {
   }
 }
 
-bool is_float_type(char type) { return std::string_view("fFeEgG%").find(type) != std::string_view::npos; }
+bool is_float_type(char type) {
+  return std::string_view("fFeEgG%").find(type) != std::string_view::npos;
+}
 
 Status append_number(Budget& budget, MarkedText& out, const Value& value, const FormatSpec& spec) {
-  const bool as_float = value.kind() == Kind::kFloat || (spec.type != '\0' && is_float_type(spec.type));
+  const bool as_float =
+      value.kind() == Kind::kFloat || (spec.type != '\0' && is_float_type(spec.type));
   const bool negative = as_float ? std::signbit(value.as_real()) : value.as_integer() < 0;
-  Result<std::string> digits = as_float ? float_digits(std::abs(value.as_real()), spec)
-                                        : integer_digits(negative ? -value.as_integer() : value.as_integer(), spec);
+  Result<std::string> digits =
+      as_float ? float_digits(std::abs(value.as_real()), spec)
+               : integer_digits(negative ? -value.as_integer() : value.as_integer(), spec);
   if (!digits.ok()) return digits.status();
   const MarkedText body(spec.group_thousands ? group_thousands(digits.value()) : digits.value());
-  const std::string_view sign = negative ? "-" : spec.sign == '+' ? "+" : spec.sign == ' ' ? " " : "";
+  const std::string_view sign = negative           ? "-"
+                                : spec.sign == '+' ? "+"
+                                : spec.sign == ' ' ? " "
+                                                   : "";
   if (spec.align == '=') {
     out.append(sign, false);
-    TENON_ASSIGN_OR_RETURN(const MarkedText padded, pad(budget, body, spec.width - static_cast<int64_t>(sign.size()),
-                                                        spec.fill, Side::kRight));
+    TENON_ASSIGN_OR_RETURN(
+        const MarkedText padded,
+        pad(budget, body, spec.width - static_cast<int64_t>(sign.size()), spec.fill, Side::kRight));
     out.append(padded);
     return ok_status();
   }
   MarkedText signed_body{std::string(sign)};
   signed_body.append(body);
-  const Side side = spec.align == '<' ? Side::kLeft : spec.align == '^' ? Side::kBoth : Side::kRight;
-  TENON_ASSIGN_OR_RETURN(const MarkedText padded, pad(budget, signed_body, spec.width, spec.fill, side));
+  const Side side = spec.align == '<'   ? Side::kLeft
+                    : spec.align == '^' ? Side::kBoth
+                                        : Side::kRight;
+  TENON_ASSIGN_OR_RETURN(const MarkedText padded,
+                         pad(budget, signed_body, spec.width, spec.fill, side));
   out.append(padded);
   return ok_status();
 }
@@ -104,7 +121,9 @@ Result<FormatSpec> parse_format_spec(const MarkedText& text) {
       at = 1;
     }
   }
-  const auto take = [&](char c) { return at < view.size() && view[at] == c ? (++at, true) : false; };
+  const auto take = [&](char c) {
+    return at < view.size() && view[at] == c ? (++at, true) : false;
+  };
   for (const char sign : {'+', '-', ' '}) {
     if (take(sign)) {
       spec.sign = sign;
@@ -126,15 +145,23 @@ Result<FormatSpec> parse_format_spec(const MarkedText& text) {
   return spec;
 }
 
-Status append_formatted(Budget& budget, MarkedText& out, const Value& value, const FormatSpec& spec) {
+Status append_formatted(Budget& budget,
+                        MarkedText& out,
+                        const Value& value,
+                        const FormatSpec& spec) {
   const bool is_text = spec.type == 's' || spec.type == '\0';
   if (value.is_number() && !(value.kind() == Kind::kBool && is_text) && spec.type != 's') {
     return append_number(budget, out, value, spec);
   }
-  if (!is_text) return invalid_argument("unknown format '{}' for an object of type {}", spec.type, value.type_name());
+  if (!is_text)
+    return invalid_argument("unknown format '{}' for an object of type {}", spec.type,
+                            value.type_name());
   TENON_ASSIGN_OR_RETURN(MarkedText text, to_text(budget, value));
-  if (spec.precision >= 0) text = text.slice(0, code_point_offset(text.view(), static_cast<size_t>(spec.precision)));
-  const Side side = spec.align == '>' ? Side::kRight : spec.align == '^' ? Side::kBoth : Side::kLeft;
+  if (spec.precision >= 0)
+    text = text.slice(0, code_point_offset(text.view(), static_cast<size_t>(spec.precision)));
+  const Side side = spec.align == '>'   ? Side::kRight
+                    : spec.align == '^' ? Side::kBoth
+                                        : Side::kLeft;
   TENON_ASSIGN_OR_RETURN(const MarkedText padded, pad(budget, text, spec.width, spec.fill, side));
   TENON_RETURN_IF_ERROR(budget.reserve_text(out.size() + padded.size()));
   out.append(padded);

@@ -26,6 +26,9 @@ struct FormatSpec {
 Result<FormatSpec> parse_format_spec(const MarkedText& spec);
 
 // Appends the value. Fails for a type the value does not have.
-Status append_formatted(Budget& budget, MarkedText& out, const Value& value, const FormatSpec& spec);
+Status append_formatted(Budget& budget,
+                        MarkedText& out,
+                        const Value& value,
+                        const FormatSpec& spec);
 
 }  // namespace tenon::jinja

@@ -11,7 +11,9 @@
 namespace tenon::jinja {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 // "%(name)-5.2f" % values
 class PercentFormatter {
@@ -33,7 +35,9 @@ class PercentFormatter {
   }
 
  private:
-  [[nodiscard]] size_t count() const { return values_.is_tuple() ? values_.as_sequence()->items.size() : 1; }
+  [[nodiscard]] size_t count() const {
+    return values_.is_tuple() ? values_.as_sequence()->items.size() : 1;
+  }
 
   Result<Value> next_value() {
     if (used_ >= count()) return invalid_argument("not enough arguments for format string");
@@ -57,7 +61,8 @@ class PercentFormatter {
     int64_t result = 0;
     for (; at_ < view_.size() && is_digit(view_[at_]); ++at_) {
       result = result * 10 + (view_[at_] - '0');
-      if (result > static_cast<int64_t>(kMaxTextBytes)) return invalid_argument("a width in a format is too large");
+      if (result > static_cast<int64_t>(kMaxTextBytes))
+        return invalid_argument("a width in a format is too large");
     }
     return result;
   }
@@ -71,7 +76,9 @@ class PercentFormatter {
     }
     FormatSpec spec;
     spec.align = '>';
-    for (; at_ < view_.size() && std::string_view("-+ #0").find(view_[at_]) != std::string_view::npos; ++at_) {
+    for (;
+         at_ < view_.size() && std::string_view("-+ #0").find(view_[at_]) != std::string_view::npos;
+         ++at_) {
       const char flag = view_[at_];
       if (flag == '-') spec.align = '<';
       if (flag == '+' || (flag == ' ' && spec.sign != '+')) spec.sign = flag;
@@ -109,16 +116,21 @@ class PercentFormatter {
       TENON_ASSIGN_OR_RETURN(MarkedText text, to_repr(budget_, value));
       return append_formatted(budget_, out_, Value::text(std::move(text)), spec);
     }
-    if (!value.is_number()) return invalid_argument("%{} format: a number is required, not {}", type, value.type_name());
+    if (!value.is_number())
+      return invalid_argument("%{} format: a number is required, not {}", type, value.type_name());
     spec.type = type;
     const bool is_integer_type = std::string_view("diuxXo").find(type) != std::string_view::npos;
-    if (!is_integer_type) return append_formatted(budget_, out_, Value::real(value.as_real()), spec);
+    if (!is_integer_type)
+      return append_formatted(budget_, out_, Value::real(value.as_real()), spec);
     spec.precision = -1;
-    if (value.is_integral()) return append_formatted(budget_, out_, Value::integer(value.as_integer()), spec);
+    if (value.is_integral())
+      return append_formatted(budget_, out_, Value::integer(value.as_integer()), spec);
     if (type == 'x' || type == 'X' || type == 'o' || !(std::abs(value.as_real()) < 0x1p100)) {
-      return invalid_argument("%{} format: an integer is required, not {}", type, value.type_name());
+      return invalid_argument("%{} format: an integer is required, not {}", type,
+                              value.type_name());
     }
-    return append_formatted(budget_, out_, Value::integer(static_cast<Integer>(value.as_real())), spec);
+    return append_formatted(budget_, out_, Value::integer(static_cast<Integer>(value.as_real())),
+                            spec);
   }
 
   Budget& budget_;
@@ -150,7 +162,8 @@ class BraceFormatter {
       }
       if (view_[brace] == '}') return invalid_argument("Single '}}' encountered in format string");
       const size_t close = view_.find_first_of("{}", brace + 1);
-      if (close == std::string_view::npos) return invalid_argument("expected '}}' before end of string");
+      if (close == std::string_view::npos)
+        return invalid_argument("expected '}}' before end of string");
       if (view_[close] == '{') return invalid_argument("a format inside a format is not supported");
       TENON_RETURN_IF_ERROR(field(brace + 1, close));
       at = close + 1;
@@ -165,8 +178,9 @@ class BraceFormatter {
     size_t at = name_end;
     if (at < end && view_[at] == '!') {
       if (at + 1 >= end) return invalid_argument("a conversion is missing in a format");
-      TENON_ASSIGN_OR_RETURN(MarkedText text, view_[at + 1] == 's' ? to_text(runtime_.budget(), value)
-                                                                   : to_repr(runtime_.budget(), value));
+      TENON_ASSIGN_OR_RETURN(MarkedText text, view_[at + 1] == 's'
+                                                  ? to_text(runtime_.budget(), value)
+                                                  : to_repr(runtime_.budget(), value));
       value = Value::text(std::move(text));
       at += 2;
     }
@@ -184,11 +198,13 @@ class BraceFormatter {
     size_t at = root_end;
     while (at < path.size()) {
       const bool is_item = path[at] == '[';
-      const size_t end = std::min(is_item ? path.find(']', at) : path.find_first_of(".[", at + 1), path.size());
+      const size_t end =
+          std::min(is_item ? path.find(']', at) : path.find_first_of(".[", at + 1), path.size());
       const std::string_view name = path.substr(at + 1, end - at - 1);
       if (is_item) {
         const auto index = parse_integer(name, 10);
-        TENON_ASSIGN_OR_RETURN(value, get_item(runtime_, value, index ? Value::integer(*index) : Value::text(name)));
+        TENON_ASSIGN_OR_RETURN(
+            value, get_item(runtime_, value, index ? Value::integer(*index) : Value::text(name)));
       } else {
         TENON_ASSIGN_OR_RETURN(value, get_attribute(runtime_, value, name));
       }
@@ -209,7 +225,8 @@ class BraceFormatter {
       }
       return invalid_argument("there is no value for '{}' in a format", name);
     }
-    if (index >= arguments_.positional.size()) return invalid_argument("Replacement index {} out of range", index);
+    if (index >= arguments_.positional.size())
+      return invalid_argument("Replacement index {} out of range", index);
     return arguments_.positional[index];
   }
 
@@ -229,7 +246,9 @@ Result<Value> format_percent(Budget& budget, const MarkedText& format, const Val
   return Value::text(std::move(result));
 }
 
-Result<MarkedText> format_braces(Runtime& runtime, const MarkedText& format, const Arguments& arguments) {
+Result<MarkedText> format_braces(Runtime& runtime,
+                                 const MarkedText& format,
+                                 const Arguments& arguments) {
   TENON_ASSIGN_OR_RETURN(MarkedText result, BraceFormatter(runtime, format, arguments).run());
   if (format.has_untrusted()) result.mark_all();
   return result;

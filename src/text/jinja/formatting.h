@@ -11,6 +11,8 @@ namespace tenon::jinja {
 
 // `values`: a tuple, a dict for %(name)s, or a single value.
 Result<Value> format_percent(Budget& budget, const MarkedText& format, const Value& values);
-Result<MarkedText> format_braces(Runtime& runtime, const MarkedText& format, const Arguments& arguments);
+Result<MarkedText> format_braces(Runtime& runtime,
+                                 const MarkedText& format,
+                                 const Arguments& arguments);
 
 }  // namespace tenon::jinja

@@ -12,7 +12,8 @@ namespace tenon::jinja {
 namespace {
 
 Result<Value> range(Runtime& runtime, const Value& /*self*/, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"start", "stop", "step"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"start", "stop", "step"}, 1));
   const bool only_stop = parameters.get(1) == nullptr;
   TENON_ASSIGN_OR_RETURN(const int64_t first, parameters.integer(0));
   TENON_ASSIGN_OR_RETURN(const int64_t second, parameters.integer(1));
@@ -23,7 +24,8 @@ Result<Value> range(Runtime& runtime, const Value& /*self*/, const Arguments& ar
   const Integer distance = step > 0 ? Integer{stop} - start : Integer{start} - stop;
   const Integer stride = step > 0 ? Integer{step} : -Integer{step};
   const Integer count = distance <= 0 ? 0 : (distance + stride - 1) / stride;
-  if (count > kMaxRangeItems) return invalid_argument("a range of more than {} items is refused", kMaxRangeItems);
+  if (count > kMaxRangeItems)
+    return invalid_argument("a range of more than {} items is refused", kMaxRangeItems);
   TENON_RETURN_IF_ERROR(runtime.budget().charge_items(static_cast<size_t>(count)));
   auto sequence = std::make_shared<Sequence>();
   sequence->kind = SequenceKind::kRange;
@@ -46,7 +48,8 @@ Result<Dict> make_dict(Runtime& runtime, const Arguments& arguments) {
       for (const Value& pair : pairs->items) {
         TENON_ASSIGN_OR_RETURN(const SequencePtr parts, iterate(runtime.budget(), pair));
         if (parts->items.size() != 2) return invalid_argument("dict() needs pairs");
-        if (!is_hashable(parts->items[0])) return invalid_argument("unhashable type: '{}'", parts->items[0].type_name());
+        if (!is_hashable(parts->items[0]))
+          return invalid_argument("unhashable type: '{}'", parts->items[0].type_name());
         dict.set(parts->items[0], parts->items[1]);
       }
     }
@@ -60,7 +63,9 @@ Result<Value> dict_global(Runtime& runtime, const Value& /*self*/, const Argumen
   return Value::dict(std::move(dict));
 }
 
-Result<Value> namespace_global(Runtime& runtime, const Value& /*self*/, const Arguments& arguments) {
+Result<Value> namespace_global(Runtime& runtime,
+                               const Value& /*self*/,
+                               const Arguments& arguments) {
   TENON_ASSIGN_OR_RETURN(Dict dict, make_dict(runtime, arguments));
   for (const auto& entry : dict.entries()) {
     if (entry.first.is_string() && entry.first.as_text().view().starts_with('_')) {
@@ -127,7 +132,9 @@ class Cycler : public Object {
   size_t position_ = 0;
 };
 
-Result<Value> cycler_global(Runtime& /*runtime*/, const Value& /*self*/, const Arguments& arguments) {
+Result<Value> cycler_global(Runtime& /*runtime*/,
+                            const Value& /*self*/,
+                            const Arguments& arguments) {
   if (!arguments.named.empty()) return invalid_argument("cycler takes no named arguments");
   if (arguments.positional.empty()) return invalid_argument("at least one item has to be provided");
   return Value::object(std::make_shared<Cycler>(Value::tuple(arguments.positional)));
@@ -136,7 +143,8 @@ Result<Value> cycler_global(Runtime& /*runtime*/, const Value& /*self*/, const A
 // joiner(separator): nothing on the first call, the separator on all others.
 class Joiner : public Object {
  public:
-  explicit Joiner(Value separator) : Object(separator.depth() + 1), separator_(std::move(separator)) {}
+  explicit Joiner(Value separator)
+      : Object(separator.depth() + 1), separator_(std::move(separator)) {}
   [[nodiscard]] std::string_view type_name() const override { return "Joiner"; }
   [[nodiscard]] bool is_callable() const override { return true; }
   Result<Value> call(Runtime& /*runtime*/, const Arguments& arguments) override {
@@ -149,10 +157,12 @@ class Joiner : public Object {
   bool used_ = false;
 };
 
-Result<Value> joiner_global(Runtime& /*runtime*/, const Value& /*self*/, const Arguments& arguments) {
+Result<Value> joiner_global(Runtime& /*runtime*/,
+                            const Value& /*self*/,
+                            const Arguments& arguments) {
   TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"sep"}));
-  return Value::object(
-      std::make_shared<Joiner>(parameters.get(0) == nullptr ? Value::text(", ") : *parameters.get(0)));
+  return Value::object(std::make_shared<Joiner>(parameters.get(0) == nullptr ? Value::text(", ")
+                                                                             : *parameters.get(0)));
 }
 
 constexpr NativeEntry kGlobals[] = {

@@ -1,4 +1,5 @@
-// Functions every template can call: range, dict, namespace, cycler, joiner, raise_exception, strftime_now.
+// Functions every template can call: range, dict, namespace, cycler, joiner, raise_exception,
+// strftime_now.
 //
 // Thread safety: see native.h.
 #pragma once

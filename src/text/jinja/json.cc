@@ -22,7 +22,8 @@ Result<Value> convert(const Json& json, int depth) {
     case Json::value_t::number_integer: return Value::integer(json.get<int64_t>());
     case Json::value_t::number_unsigned: return Value::integer(json.get<uint64_t>());
     case Json::value_t::number_float: return Value::real(json.get<double>());
-    case Json::value_t::string: return Value::text(MarkedText(json.get_ref<const std::string&>(), true));
+    case Json::value_t::string:
+      return Value::text(MarkedText(json.get_ref<const std::string&>(), true));
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
@@ -131,7 +132,8 @@ class JsonWriter {
   }
 
   Status open(std::string_view bracket) {
-    if (++depth_ > kMaxValueDepth) return invalid_argument("JSON is nested more than {} levels deep", kMaxValueDepth);
+    if (++depth_ > kMaxValueDepth)
+      return invalid_argument("JSON is nested more than {} levels deep", kMaxValueDepth);
     put(bracket);
     return ok_status();
   }
@@ -179,7 +181,8 @@ class JsonWriter {
   Status write_key(const Value& key) {
     if (key.is_string()) return write_string(key.as_text());
     if (!key.is_number() && !key.is_none()) {
-      return invalid_argument("keys must be str, int, float, bool or None, not {}", key.type_name());
+      return invalid_argument("keys must be str, int, float, bool or None, not {}",
+                              key.type_name());
     }
     put("\"" + scalar(key) + "\"");
     return ok_status();
@@ -203,7 +206,9 @@ class JsonWriter {
 
 }  // namespace
 
-Result<Value> from_json(const Json& json) { return convert(json, 0); }
+Result<Value> from_json(const Json& json) {
+  return convert(json, 0);
+}
 
 Result<MarkedText> to_json(Budget& budget, const Value& value, const JsonStyle& style) {
   JsonWriter writer(budget, style);

@@ -16,7 +16,9 @@ constexpr std::array<std::string_view, 26> kOperators = {
     "**", "//", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
     "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 std::string normalise_newlines(std::string_view source) {
   std::string text;
@@ -69,7 +71,8 @@ class Lexer {
   }
 
   [[nodiscard]] size_t find_tag(size_t from) const {
-    for (size_t at = source_.find('{', from); at != std::string::npos; at = source_.find('{', at + 1)) {
+    for (size_t at = source_.find('{', from); at != std::string::npos;
+         at = source_.find('{', at + 1)) {
       if (at + 1 >= source_.size()) break;
       const char next = source_[at + 1];
       if (next == '{' || next == '%' || next == '#') return at;
@@ -78,7 +81,9 @@ class Lexer {
   }
 
   // The text before a tag, cut as the tag's sign or lstrip_blocks want it.
-  [[nodiscard]] std::string_view strip_before_tag(std::string_view text, char sign, bool is_expression) const {
+  [[nodiscard]] std::string_view strip_before_tag(std::string_view text,
+                                                  char sign,
+                                                  bool is_expression) const {
     if (sign == '-') return strip_space_right(text);
     if (sign == '+' || is_expression) return text;
     const size_t newline = text.rfind('\n');
@@ -118,14 +123,17 @@ class Lexer {
 
   Status lex_raw(size_t body) {
     move_to(body);
-    for (size_t tag = source_.find("{%", body); tag != std::string::npos; tag = source_.find("{%", tag + 1)) {
+    for (size_t tag = source_.find("{%", body); tag != std::string::npos;
+         tag = source_.find("{%", tag + 1)) {
       size_t at = tag + 2;
-      const char sign = at < source_.size() && (source_[at] == '-' || source_[at] == '+') ? source_[at] : '\0';
+      const char sign =
+          at < source_.size() && (source_[at] == '-' || source_[at] == '+') ? source_[at] : '\0';
       at = skip_space(at + (sign != '\0' ? 1 : 0));
       if (!rest(at).starts_with("endraw")) continue;
       at = skip_space(at + 6);
       char end_sign = '\0';
-      if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) end_sign = source_[at++];
+      if (at < source_.size() && (source_[at] == '-' || source_[at] == '+'))
+        end_sign = source_[at++];
       if (!rest(at).starts_with("%}")) continue;
       emit_data(strip_before_tag(between(body, tag), sign, false));
       move_to(after_tag(at + 2, end_sign));
@@ -172,7 +180,8 @@ class Lexer {
     for (const std::string_view op : kOperators) {
       if (rest(position_).starts_with(op)) return lex_operator(op);
     }
-    return template_error(line_, std::string("unexpected character '") + source_.substr(position_, c.size) + "'");
+    return template_error(
+        line_, std::string("unexpected character '") + source_.substr(position_, c.size) + "'");
   }
 
   Status lex_operator(std::string_view op) {
@@ -181,7 +190,8 @@ class Lexer {
     } else if (op == ")" || op == "]" || op == "}") {
       if (brackets_.empty()) return template_error(line_, "unexpected '" + std::string(op) + "'");
       if (brackets_.back() != op[0]) {
-        return template_error(line_, std::string("unexpected '") + op[0] + "', expected '" + brackets_.back() + "'");
+        return template_error(
+            line_, std::string("unexpected '") + op[0] + "', expected '" + brackets_.back() + "'");
       }
       brackets_.pop_back();
     }
@@ -218,7 +228,8 @@ class Lexer {
     while (at < source_.size()) {
       if (is_digit(source_[at])) {
         digits += source_[at++];
-      } else if (source_[at] == '_' && !digits.empty() && at + 1 < source_.size() && is_digit(source_[at + 1])) {
+      } else if (source_[at] == '_' && !digits.empty() && at + 1 < source_.size() &&
+                 is_digit(source_[at + 1])) {
         ++at;
       } else {
         break;
@@ -242,8 +253,10 @@ class Lexer {
     }
     if (!after_dot && at < source_.size() && (source_[at] == 'e' || source_[at] == 'E')) {
       size_t exponent = at + 1;
-      const bool has_sign = exponent < source_.size() && (source_[exponent] == '+' || source_[exponent] == '-');
-      if (exponent + (has_sign ? 1 : 0) < source_.size() && is_digit(source_[exponent + (has_sign ? 1 : 0)])) {
+      const bool has_sign =
+          exponent < source_.size() && (source_[exponent] == '+' || source_[exponent] == '-');
+      if (exponent + (has_sign ? 1 : 0) < source_.size() &&
+          is_digit(source_[exponent + (has_sign ? 1 : 0)])) {
         is_float = true;
         digits += 'e';
         if (has_sign) digits += source_[exponent++];
@@ -256,7 +269,8 @@ class Lexer {
     if (is_float) {
       token.number = Value::real(std::strtod(digits.c_str(), nullptr));
     } else {
-      if (digits.size() > 1 && digits[0] == '0' && digits.find_first_not_of('0') != std::string::npos) {
+      if (digits.size() > 1 && digits[0] == '0' &&
+          digits.find_first_not_of('0') != std::string::npos) {
         return template_error(line_, "a number may not begin with 0");
       }
       TENON_RETURN_IF_ERROR(read_integer(digits, 10, token));
@@ -281,7 +295,8 @@ class Lexer {
   Status lex_prefixed_integer(int base) {
     size_t at = position_ + 2;
     std::string digits;
-    while (at < source_.size() && (source_[at] == '_' || std::isxdigit(static_cast<unsigned char>(source_[at])) != 0)) {
+    while (at < source_.size() &&
+           (source_[at] == '_' || std::isxdigit(static_cast<unsigned char>(source_[at])) != 0)) {
       if (source_[at] != '_') digits += source_[at];
       ++at;
     }
@@ -341,6 +356,8 @@ Status template_error(int line, std::string_view message) {
   return invalid_argument("chat template, line {}: {}", line, message);
 }
 
-Result<std::vector<Token>> tokenize(std::string_view source) { return Lexer(normalise_newlines(source)).run(); }
+Result<std::vector<Token>> tokenize(std::string_view source) {
+  return Lexer(normalise_newlines(source)).run();
+}
 
 }  // namespace tenon::jinja

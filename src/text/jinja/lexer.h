@@ -1,5 +1,5 @@
-// Template source -> tokens, with the white-space rules chat templates are rendered under: trim_blocks and
-// lstrip_blocks on, keep_trailing_newline off, CRLF and CR read as LF.
+// Template source -> tokens, with the white-space rules chat templates are rendered under:
+// trim_blocks and lstrip_blocks on, keep_trailing_newline off, CRLF and CR read as LF.
 //
 // Ownership: tokens own their text. Thread safety: pure function.
 #pragma once
@@ -14,13 +14,13 @@
 namespace tenon::jinja {
 
 enum class TokenKind {
-  kData,           // text between tags
+  kData,             // text between tags
   kExpressionBegin,  // {{
   kExpressionEnd,    // }}
-  kBlockBegin,     // {%
-  kBlockEnd,       // %}
+  kBlockBegin,       // {%
+  kBlockEnd,         // %}
   kName,
-  kString,   // text: the unescaped value
+  kString,  // text: the unescaped value
   kInteger,
   kFloat,
   kOperator,

@@ -8,7 +8,9 @@
 namespace tenon::jinja {
 namespace {
 
-Loop& self_of(const Value& self) { return static_cast<Loop&>(*self.as_object()); }
+Loop& self_of(const Value& self) {
+  return static_cast<Loop&>(*self.as_object());
+}
 
 Result<Value> cycle_method(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
   return self_of(self).cycle(arguments);
@@ -21,7 +23,11 @@ Result<Value> changed_method(Runtime& runtime, const Value& self, const Argument
 }  // namespace
 
 Loop::Loop(const For& statement, SequencePtr items, ScopePtr outer, int64_t depth0)
-    : Object(items->depth + 1), statement_(statement), items_(std::move(items)), outer_(std::move(outer)), depth0_(depth0) {}
+    : Object(items->depth + 1),
+      statement_(statement),
+      items_(std::move(items)),
+      outer_(std::move(outer)),
+      depth0_(depth0) {}
 
 Result<Value> Loop::call(Runtime& runtime, const Arguments& arguments) {
   if (!statement_.parts().recursive) {

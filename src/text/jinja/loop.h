@@ -1,8 +1,8 @@
 // The `loop` variable of a for loop.
 //
-// Items are taken and filtered one at a time, as the body may change what the filter sees; attributes that look
-// ahead (last, nextitem, length) take more of them.
-// Ownership: refers to the statement in the tree. Thread safety: belongs to one rendering.
+// Items are taken and filtered one at a time, as the body may change what the filter sees;
+// attributes that look ahead (last, nextitem, length) take more of them. Ownership: refers to the
+// statement in the tree. Thread safety: belongs to one rendering.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class Loop : public Object {
 
   const For& statement_;
   SequencePtr items_;
-  size_t taken_ = 0;           // of items_
-  std::vector<Value> ahead_;   // items that passed the filter and wait, the next one last
+  size_t taken_ = 0;          // of items_
+  std::vector<Value> ahead_;  // items that passed the filter and wait, the next one last
   ScopePtr outer_;
   int64_t depth0_;
   int64_t index0_ = -1;

@@ -29,7 +29,8 @@ struct MacroDefinition {
 
 class Macro : public Object {
  public:
-  Macro(const MacroDefinition& definition, ScopePtr scope) : definition_(definition), scope_(std::move(scope)) {}
+  Macro(const MacroDefinition& definition, ScopePtr scope)
+      : definition_(definition), scope_(std::move(scope)) {}
   // A macro of the running scope, as a value.
   static Value define(Runtime& runtime, const MacroDefinition& definition);
 
@@ -40,7 +41,9 @@ class Macro : public Object {
 
  private:
   Status bind(Runtime& runtime, const Arguments& arguments) const;
-  Status bind_parameters(Runtime& runtime, const Arguments& arguments, std::vector<bool>& used_names) const;
+  Status bind_parameters(Runtime& runtime,
+                         const Arguments& arguments,
+                         std::vector<bool>& used_names) const;
 
   const MacroDefinition& definition_;
   ScopePtr scope_;

@@ -17,7 +17,9 @@ bool MarkedText::is_untrusted_at(size_t position) const {
   return next != untrusted_.end() && next->begin <= position;
 }
 
-size_t MarkedText::length() const { return count_code_points(bytes_); }
+size_t MarkedText::length() const {
+  return count_code_points(bytes_);
+}
 
 void MarkedText::append(std::string_view bytes, bool untrusted) {
   const size_t begin = bytes_.size();

@@ -1,8 +1,9 @@
-// A UTF-8 string that knows which of its bytes came from the caller's input and which from the template.
+// A UTF-8 string that knows which of its bytes came from the caller's input and which from the
+// template.
 //
-// Every operation that makes a string from others goes through append(), so that a mark follows its characters
-// wherever they are copied.
-// Ownership: value. Thread safety: const members are safe from any thread.
+// Every operation that makes a string from others goes through append(), so that a mark follows its
+// characters wherever they are copied. Ownership: value. Thread safety: const members are safe from
+// any thread.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +50,8 @@ class MarkedText {
   std::vector<TextRange> untrusted_;  // sorted, disjoint, not touching
 };
 
-// Walks forward over a text and says for each position whether it is marked; cheaper than a search for each.
+// Walks forward over a text and says for each position whether it is marked; cheaper than a search
+// for each.
 class MarkCursor {
  public:
   explicit MarkCursor(const MarkedText& text) : ranges_(text.untrusted()) {}

@@ -14,7 +14,8 @@ Result<Value> dict_items(Runtime& runtime, const Value& self, const Arguments& a
   TENON_RETURN_IF_ERROR(Parameters::bind(arguments, {}).status());
   TENON_RETURN_IF_ERROR(runtime.budget().charge_items(self.as_dict().size() * 2));
   std::vector<Value> items;
-  for (const auto& [key, value] : self.as_dict().entries()) items.push_back(Value::tuple({key, value}));
+  for (const auto& [key, value] : self.as_dict().entries())
+    items.push_back(Value::tuple({key, value}));
   return Value::sequence(SequenceKind::kItems, std::move(items));
 }
 
@@ -35,7 +36,8 @@ Result<Value> dict_values(Runtime& runtime, const Value& self, const Arguments& 
 }
 
 Result<Value> dict_get(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"key", "default"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"key", "default"}, 1));
   const Value& key = *parameters.get(0);
   if (!is_hashable(key)) return invalid_argument("unhashable type: '{}'", key.type_name());
   if (key.is_string()) TENON_RETURN_IF_ERROR(runtime.budget().charge_bytes(key.as_text().size()));
@@ -62,7 +64,8 @@ Result<Value> sequence_count(Runtime& runtime, const Value& self, const Argument
 }
 
 Result<Value> sequence_index(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"value", "start", "stop"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"value", "start", "stop"}, 1));
   const std::vector<Value>& items = self.as_sequence()->items;
   const auto size = static_cast<int64_t>(items.size());
   TENON_ASSIGN_OR_RETURN(int64_t start, parameters.integer(1, 0));
@@ -71,21 +74,26 @@ Result<Value> sequence_index(Runtime& runtime, const Value& self, const Argument
   stop = std::clamp<int64_t>(stop < 0 ? stop + size : stop, 0, size);
   for (int64_t i = start; i < stop; ++i) {
     if (!runtime.budget().spend(1)) return Budget::exhausted();
-    TENON_ASSIGN_OR_RETURN(const bool same,
-                           equals(runtime.budget(), items[static_cast<size_t>(i)], *parameters.get(0)));
+    TENON_ASSIGN_OR_RETURN(const bool same, equals(runtime.budget(), items[static_cast<size_t>(i)],
+                                                   *parameters.get(0)));
     if (same) return Value::integer(i);
   }
   return invalid_argument("the value is not in the {}", self.type_name());
 }
 
-constexpr NativeEntry kDictMethods[] = {
-    {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"get", dict_get}, {"copy", copy}};
-constexpr NativeEntry kListMethods[] = {{"count", sequence_count}, {"index", sequence_index}, {"copy", copy}};
+constexpr NativeEntry kDictMethods[] = {{"items", dict_items},
+                                        {"keys", dict_keys},
+                                        {"values", dict_values},
+                                        {"get", dict_get},
+                                        {"copy", copy}};
+constexpr NativeEntry kListMethods[] = {
+    {"count", sequence_count}, {"index", sequence_index}, {"copy", copy}};
 constexpr NativeEntry kTupleMethods[] = {{"count", sequence_count}, {"index", sequence_index}};
 
 constexpr std::array<std::string_view, 8> kRefusedOfList = {"append", "clear",  "pop",  "reverse",
                                                             "insert", "extend", "sort", "remove"};
-constexpr std::array<std::string_view, 5> kRefusedOfDict = {"clear", "pop", "popitem", "setdefault", "update"};
+constexpr std::array<std::string_view, 5> kRefusedOfDict = {"clear", "pop", "popitem", "setdefault",
+                                                            "update"};
 
 template <size_t size>
 Native find_in(const NativeEntry (&entries)[size], std::string_view name) {
@@ -101,14 +109,18 @@ Native find_method(const Value& self, std::string_view name) {
   if (self.is_string()) return find_string_method(name);
   if (self.is_dict()) return find_in(kDictMethods, name);
   if (self.is_sequence(SequenceKind::kList)) return find_in(kListMethods, name);
-  if (self.is_tuple() || self.is_sequence(SequenceKind::kRange)) return find_in(kTupleMethods, name);
+  if (self.is_tuple() || self.is_sequence(SequenceKind::kRange))
+    return find_in(kTupleMethods, name);
   if (self.is_object()) return self.as_object()->method(name);
   return nullptr;
 }
 
 bool is_refused_method(const Value& self, std::string_view name) {
-  const auto has = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  return (self.is_sequence(SequenceKind::kList) && has(kRefusedOfList)) || (self.is_dict() && has(kRefusedOfDict));
+  const auto has = [&](const auto& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return (self.is_sequence(SequenceKind::kList) && has(kRefusedOfList)) ||
+         (self.is_dict() && has(kRefusedOfDict));
 }
 
 }  // namespace tenon::jinja

@@ -1,7 +1,7 @@
 // namespace(): the one value that templates may change.
 //
-// Ownership: values; the Runtime keeps every namespace until the rendering ends (see Runtime::keep).
-// Thread safety: none; belongs to one rendering.
+// Ownership: values; the Runtime keeps every namespace until the rendering ends (see
+// Runtime::keep). Thread safety: none; belongs to one rendering.
 #pragma once
 
 #include <optional>

@@ -15,7 +15,8 @@ namespace {
 Result<bool> contains_text(Budget& budget, const MarkedText& text, const Value& item) {
   if (item.is_undefined()) return invalid_argument("{}", item.undefined_reason());
   if (!item.is_string()) {
-    return invalid_argument("'in <string>' requires string as left operand, not {}", item.type_name());
+    return invalid_argument("'in <string>' requires string as left operand, not {}",
+                            item.type_name());
   }
   TENON_RETURN_IF_ERROR(budget.charge_bytes(text.size()));
   return text.view().find(item.as_text().view()) != std::string_view::npos;
@@ -23,7 +24,8 @@ Result<bool> contains_text(Budget& budget, const MarkedText& text, const Value& 
 
 Value undefined_member(const Value& object, std::string_view name) {
   if (object.is_none()) return Value::undefined(fmt::format("'None' has no attribute '{}'", name));
-  return Value::undefined(fmt::format("'{} object' has no attribute '{}'", object.type_name(), name));
+  return Value::undefined(
+      fmt::format("'{} object' has no attribute '{}'", object.type_name(), name));
 }
 
 // The item of a dict, a list or a string; empty if the object has none under this key.
@@ -64,9 +66,12 @@ Result<std::optional<Value>> find_item(Budget& budget, const Value& object, cons
   return std::optional<Value>(Value::text(text.slice(begin, begin + size)));
 }
 
-Result<std::optional<Value>> find_attribute(Runtime& runtime, const Value& object, std::string_view name) {
+Result<std::optional<Value>> find_attribute(Runtime& runtime,
+                                            const Value& object,
+                                            std::string_view name) {
   if (object.is_object()) {
-    TENON_ASSIGN_OR_RETURN(std::optional<Value> found, object.as_object()->attribute(runtime, name));
+    TENON_ASSIGN_OR_RETURN(std::optional<Value> found,
+                           object.as_object()->attribute(runtime, name));
     if (found) return found;
   }
   if (object.is_sequence(SequenceKind::kGroup)) {
@@ -93,7 +98,8 @@ Result<int64_t> clamp_bound(const Value& bound, int64_t size, int64_t lowest, in
   const Integer value = bound.as_integer();
   const Integer from_start = value < 0 ? value + size : value;
   const Integer highest = lowest < 0 ? Integer{size} - 1 : Integer{size};
-  return static_cast<int64_t>(std::clamp(from_start, Integer{lowest}, std::max(highest, Integer{lowest})));
+  return static_cast<int64_t>(
+      std::clamp(from_start, Integer{lowest}, std::max(highest, Integer{lowest})));
 }
 
 Result<SliceRange> resolve_slice(const SliceBounds& bounds, int64_t size) {
@@ -104,15 +110,18 @@ Result<SliceRange> resolve_slice(const SliceBounds& bounds, int64_t size) {
     range.step = std::clamp<int64_t>(range.step, -size - 1, size + 1);
   }
   const bool backward = range.step < 0;
-  TENON_ASSIGN_OR_RETURN(range.start, clamp_bound(bounds.start, size, backward ? -1 : 0, backward ? size - 1 : 0));
-  TENON_ASSIGN_OR_RETURN(range.stop, clamp_bound(bounds.stop, size, backward ? -1 : 0, backward ? -1 : size));
+  TENON_ASSIGN_OR_RETURN(
+      range.start, clamp_bound(bounds.start, size, backward ? -1 : 0, backward ? size - 1 : 0));
+  TENON_ASSIGN_OR_RETURN(range.stop,
+                         clamp_bound(bounds.stop, size, backward ? -1 : 0, backward ? -1 : size));
   return range;
 }
 
 Result<Value> slice_text(Budget& budget, const MarkedText& text, const SliceBounds& bounds) {
   TENON_RETURN_IF_ERROR(budget.charge_bytes(text.size()));
   const size_t length = text.length();
-  TENON_ASSIGN_OR_RETURN(const SliceRange range, resolve_slice(bounds, static_cast<int64_t>(length)));
+  TENON_ASSIGN_OR_RETURN(const SliceRange range,
+                         resolve_slice(bounds, static_cast<int64_t>(length)));
   const bool one_byte_each = length == text.size();
   const auto offset = [&](int64_t index) {
     const auto position = static_cast<size_t>(index);
@@ -124,7 +133,8 @@ Result<Value> slice_text(Budget& budget, const MarkedText& text, const SliceBoun
   }
   TENON_RETURN_IF_ERROR(budget.charge_items(length));
   std::vector<size_t> offsets;  // of every code point, for steps either way
-  for (size_t at = 0; at < text.size(); at += decode_code_point(text.view(), at).size) offsets.push_back(at);
+  for (size_t at = 0; at < text.size(); at += decode_code_point(text.view(), at).size)
+    offsets.push_back(at);
   MarkedText result;
   for (int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop; i += range.step) {
     const size_t begin = offsets[static_cast<size_t>(i)];
@@ -135,13 +145,15 @@ Result<Value> slice_text(Budget& budget, const MarkedText& text, const SliceBoun
 }
 
 Result<Value> slice_items(Budget& budget, const Sequence& sequence, const SliceBounds& bounds) {
-  TENON_ASSIGN_OR_RETURN(const SliceRange range, resolve_slice(bounds, static_cast<int64_t>(sequence.items.size())));
+  TENON_ASSIGN_OR_RETURN(const SliceRange range,
+                         resolve_slice(bounds, static_cast<int64_t>(sequence.items.size())));
   std::vector<Value> items;
   for (int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop; i += range.step) {
     items.push_back(sequence.items[static_cast<size_t>(i)]);
   }
   TENON_RETURN_IF_ERROR(budget.charge_items(items.size()));
-  return Value::sequence(sequence.is_tuple() ? SequenceKind::kTuple : SequenceKind::kList, std::move(items));
+  return Value::sequence(sequence.is_tuple() ? SequenceKind::kTuple : SequenceKind::kList,
+                         std::move(items));
 }
 
 }  // namespace
@@ -165,8 +177,8 @@ Result<bool> compare(Budget& budget, ComparisonOperator op, const Value& left, c
   }
   // Not the negation of the other order: NaN is neither.
   const bool is_less_equal = op == ComparisonOperator::kLessEqual;
-  TENON_ASSIGN_OR_RETURN(const bool less,
-                         is_less_equal ? less_than(budget, left, right) : less_than(budget, right, left));
+  TENON_ASSIGN_OR_RETURN(const bool less, is_less_equal ? less_than(budget, left, right)
+                                                        : less_than(budget, right, left));
   if (less) return true;
   return equals(budget, left, right);
 }
@@ -209,7 +221,8 @@ Result<Value> get_item(Runtime& runtime, const Value& object, const Value& key) 
   if (found) return *std::move(found);
   if (key.is_string()) return undefined_member(object, key.as_text().view());
   TENON_ASSIGN_OR_RETURN(const MarkedText printed, to_repr(runtime.budget(), key));
-  return Value::undefined(fmt::format("{} object has no element {}", object.type_name(), printed.view()));
+  return Value::undefined(
+      fmt::format("{} object has no element {}", object.type_name(), printed.view()));
 }
 
 Result<Value> get_slice(Budget& budget, const Value& object, const SliceBounds& bounds) {

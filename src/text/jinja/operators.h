@@ -11,7 +11,16 @@
 namespace tenon::jinja {
 
 enum class BinaryOperator { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
-enum class ComparisonOperator { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn };
+enum class ComparisonOperator {
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kIn,
+  kNotIn
+};
 
 Result<Value> apply(Budget& budget, BinaryOperator op, const Value& left, const Value& right);
 Result<Value> negate(const Value& value);
@@ -19,7 +28,8 @@ Result<Value> positive(const Value& value);
 Result<bool> compare(Budget& budget, ComparisonOperator op, const Value& left, const Value& right);
 Result<bool> contains(Budget& budget, const Value& container, const Value& item);
 
-// object.name and object[key]. What is not there is undefined; using undefined as an object is an error.
+// object.name and object[key]. What is not there is undefined; using undefined as an object is an
+// error.
 Result<Value> get_attribute(Runtime& runtime, const Value& object, std::string_view name);
 Result<Value> get_item(Runtime& runtime, const Value& object, const Value& key);
 

@@ -1,6 +1,7 @@
 // Tokens -> syntax tree.
 //
-// Ownership: the parser owns the tokens, the result owns the tree. Thread safety: one thread a parser.
+// Ownership: the parser owns the tokens, the result owns the tree. Thread safety: one thread a
+// parser.
 #pragma once
 
 #include <initializer_list>
@@ -15,7 +16,7 @@
 
 namespace tenon::jinja {
 
-inline constexpr int kMaxNesting = 100;     // of brackets, operators and blocks in the source
+inline constexpr int kMaxNesting = 100;    // of brackets, operators and blocks in the source
 inline constexpr int kMaxTreeDepth = 400;  // of an expression's tree: a + b + c + ... grows it too
 
 class Parser {
@@ -27,7 +28,8 @@ class Parser {
   using Words = std::initializer_list<std::string_view>;
 
   // ---- statements (parser_statements.cc)
-  // Up to a block tag whose name is in `ends`, which stays the current token. Empty `ends`: up to the end.
+  // Up to a block tag whose name is in `ends`, which stays the current token. Empty `ends`: up to
+  // the end.
   Result<Block> parse_block(Words ends);
   Result<Block> parse_body(Words ends);  // the end of the opening tag, then parse_block
   Result<StatementPtr> parse_statement();
@@ -50,7 +52,8 @@ class Parser {
   enum class Condition { kAllowed, kNotAllowed };  // whether `x if y` may follow
   Result<ExpressionPtr> parse_expression(Condition condition = Condition::kAllowed);
   // A comma makes a tuple. `brackets`: () is the empty tuple.
-  Result<ExpressionPtr> parse_tuple(Condition condition = Condition::kAllowed, bool brackets = false);
+  Result<ExpressionPtr> parse_tuple(Condition condition = Condition::kAllowed,
+                                    bool brackets = false);
   Result<ExpressionPtr> parse_conditional();
   Result<ExpressionPtr> parse_or();
   Result<ExpressionPtr> parse_and();
@@ -69,7 +72,7 @@ class Parser {
   Result<ExpressionPtr> parse_member(ExpressionPtr object);
   Result<ExpressionPtr> parse_subscript(ExpressionPtr object);
   Result<ExpressionPtr> parse_call(ExpressionPtr callee);
-  Result<ExpressionPtr> parse_filter(ExpressionPtr subject);  // at its name
+  Result<ExpressionPtr> parse_filter(ExpressionPtr subject);        // at its name
   Result<ExpressionPtr> parse_filter_chain(ExpressionPtr subject);  // at '|'
   Result<ExpressionPtr> parse_test(ExpressionPtr subject);
   Result<CallArguments> parse_arguments();
@@ -82,7 +85,9 @@ class Parser {
 
   // ---- tokens (parser_statements.cc)
   [[nodiscard]] const Token& current() const { return tokens_[position_]; }
-  [[nodiscard]] const Token& next() const { return tokens_[std::min(position_ + 1, tokens_.size() - 1)]; }
+  [[nodiscard]] const Token& next() const {
+    return tokens_[std::min(position_ + 1, tokens_.size() - 1)];
+  }
   void advance() {
     if (position_ + 1 < tokens_.size()) ++position_;
   }
@@ -90,7 +95,9 @@ class Parser {
   [[nodiscard]] bool at_operator(std::string_view text) const {
     return at(TokenKind::kOperator) && current().text == text;
   }
-  [[nodiscard]] bool at_name(std::string_view text) const { return at(TokenKind::kName) && current().text == text; }
+  [[nodiscard]] bool at_name(std::string_view text) const {
+    return at(TokenKind::kName) && current().text == text;
+  }
   bool skip_operator(std::string_view text);
   bool skip_name(std::string_view text);
   Status expect_operator(std::string_view text);
@@ -98,7 +105,9 @@ class Parser {
   Status expect(TokenKind kind, std::string_view what);
   Result<std::string> take_name();
   [[nodiscard]] Status unexpected(std::string_view expected) const;
-  [[nodiscard]] Status fail(std::string_view message) const { return template_error(current().line, message); }
+  [[nodiscard]] Status fail(std::string_view message) const {
+    return template_error(current().line, message);
+  }
 
   // Counts levels of recursion for as long as it lives.
   class Level {
@@ -118,8 +127,9 @@ class Parser {
   std::vector<Token> tokens_;
   size_t position_ = 0;
   int nesting_ = 0;
-  int loops_ = 0;       // open for loops that break and continue could refer to
-  int conditions_ = 0;  // open conditions; an unknown filter below one is an error only when it is used
+  int loops_ = 0;  // open for loops that break and continue could refer to
+  int conditions_ =
+      0;  // open conditions; an unknown filter below one is an error only when it is used
   std::vector<MacroDefinition*> macros_;  // open ones, innermost last
 };
 

@@ -7,7 +7,9 @@
 namespace tenon::jinja {
 namespace {
 
-int depth_of(const ExpressionPtr& node) { return node == nullptr ? 0 : node->depth; }
+int depth_of(const ExpressionPtr& node) {
+  return node == nullptr ? 0 : node->depth;
+}
 
 int depth_of(const std::vector<ExpressionPtr>& nodes) {
   int depth = 0;
@@ -16,7 +18,8 @@ int depth_of(const std::vector<ExpressionPtr>& nodes) {
 }
 
 int depth_of(const CallArguments& arguments) {
-  int depth = std::max({depth_of(arguments.positional), depth_of(arguments.star), depth_of(arguments.double_star)});
+  int depth = std::max(
+      {depth_of(arguments.positional), depth_of(arguments.star), depth_of(arguments.double_star)});
   for (const auto& [name, node] : arguments.named) depth = std::max(depth, depth_of(node));
   return depth;
 }
@@ -57,7 +60,8 @@ std::optional<Value> constant_of(std::string_view name) {
 Result<ExpressionPtr> Parser::finish(std::unique_ptr<Expression> node, int line, int depth_below) {
   node->line = line;
   node->depth = depth_below + 1;
-  if (node->depth > kMaxTreeDepth) return template_error(line, "the expression is too long or too deep");
+  if (node->depth > kMaxTreeDepth)
+    return template_error(line, "the expression is too long or too deep");
   return node;
 }
 
@@ -90,7 +94,8 @@ Result<ExpressionPtr> Parser::parse_tuple(Condition condition, bool brackets) {
   if (!is_tuple && items.size() == 1) return std::move(items[0]);
   if (!is_tuple && !brackets) return unexpected("an expression");
   const int depth = depth_of(items);
-  return finish(std::make_unique<SequenceLiteral>(SequenceKind::kTuple, std::move(items)), line, depth);
+  return finish(std::make_unique<SequenceLiteral>(SequenceKind::kTuple, std::move(items)), line,
+                depth);
 }
 
 Result<ExpressionPtr> Parser::parse_conditional() {
@@ -104,9 +109,10 @@ Result<ExpressionPtr> Parser::parse_conditional() {
       TENON_ASSIGN_OR_RETURN(otherwise, parse_expression());
     }
     const int depth = std::max({depth_of(condition), depth_of(then), depth_of(otherwise)});
-    TENON_ASSIGN_OR_RETURN(then, finish(std::make_unique<Conditional>(std::move(condition), std::move(then),
-                                                                      std::move(otherwise)),
-                                        line, depth));
+    TENON_ASSIGN_OR_RETURN(
+        then, finish(std::make_unique<Conditional>(std::move(condition), std::move(then),
+                                                   std::move(otherwise)),
+                     line, depth));
   }
   return then;
 }
@@ -117,8 +123,8 @@ Result<ExpressionPtr> Parser::parse_or() {
     const int line = current().line;
     advance();
     TENON_ASSIGN_OR_RETURN(ExpressionPtr right, parse_and());
-    TENON_ASSIGN_OR_RETURN(
-        left, join<LogicalOperation>(LogicalOperator::kOr, std::move(left), std::move(right), line));
+    TENON_ASSIGN_OR_RETURN(left, join<LogicalOperation>(LogicalOperator::kOr, std::move(left),
+                                                        std::move(right), line));
   }
   return left;
 }
@@ -129,8 +135,8 @@ Result<ExpressionPtr> Parser::parse_and() {
     const int line = current().line;
     advance();
     TENON_ASSIGN_OR_RETURN(ExpressionPtr right, parse_not());
-    TENON_ASSIGN_OR_RETURN(
-        left, join<LogicalOperation>(LogicalOperator::kAnd, std::move(left), std::move(right), line));
+    TENON_ASSIGN_OR_RETURN(left, join<LogicalOperation>(LogicalOperator::kAnd, std::move(left),
+                                                        std::move(right), line));
   }
   return left;
 }
@@ -143,7 +149,8 @@ Result<ExpressionPtr> Parser::parse_not() {
   advance();
   TENON_ASSIGN_OR_RETURN(ExpressionPtr operand, parse_not());
   const int depth = operand->depth;
-  return finish(std::make_unique<UnaryOperation>(UnaryOperator::kNot, std::move(operand)), line, depth);
+  return finish(std::make_unique<UnaryOperation>(UnaryOperator::kNot, std::move(operand)), line,
+                depth);
 }
 
 Result<ExpressionPtr> Parser::parse_comparison() {
@@ -176,7 +183,8 @@ Result<ExpressionPtr> Parser::parse_sum() {
     const BinaryOperator op = at_operator("+") ? BinaryOperator::kAdd : BinaryOperator::kSubtract;
     advance();
     TENON_ASSIGN_OR_RETURN(ExpressionPtr right, parse_concatenation());
-    TENON_ASSIGN_OR_RETURN(left, join<BinaryOperation>(op, std::move(left), std::move(right), line));
+    TENON_ASSIGN_OR_RETURN(left,
+                           join<BinaryOperation>(op, std::move(left), std::move(right), line));
   }
   return left;
 }
@@ -201,7 +209,8 @@ Result<ExpressionPtr> Parser::parse_product() {
     const int line = current().line;
     advance();
     TENON_ASSIGN_OR_RETURN(ExpressionPtr right, parse_power());
-    TENON_ASSIGN_OR_RETURN(left, join<BinaryOperation>(*op, std::move(left), std::move(right), line));
+    TENON_ASSIGN_OR_RETURN(left,
+                           join<BinaryOperation>(*op, std::move(left), std::move(right), line));
   }
   return left;
 }
@@ -212,8 +221,8 @@ Result<ExpressionPtr> Parser::parse_power() {
     const int line = current().line;
     advance();
     TENON_ASSIGN_OR_RETURN(ExpressionPtr right, parse_unary());
-    TENON_ASSIGN_OR_RETURN(left,
-                           join<BinaryOperation>(BinaryOperator::kPower, std::move(left), std::move(right), line));
+    TENON_ASSIGN_OR_RETURN(left, join<BinaryOperation>(BinaryOperator::kPower, std::move(left),
+                                                       std::move(right), line));
   }
   return left;
 }
@@ -228,7 +237,8 @@ Result<ExpressionPtr> Parser::parse_unary(bool with_filters) {
     advance();
     TENON_ASSIGN_OR_RETURN(ExpressionPtr operand, parse_unary(false));
     const int depth = operand->depth;
-    TENON_ASSIGN_OR_RETURN(node, finish(std::make_unique<UnaryOperation>(op, std::move(operand)), line, depth));
+    TENON_ASSIGN_OR_RETURN(
+        node, finish(std::make_unique<UnaryOperation>(op, std::move(operand)), line, depth));
   } else {
     TENON_ASSIGN_OR_RETURN(node, parse_primary());
   }
@@ -257,7 +267,9 @@ Result<ExpressionPtr> Parser::parse_primary() {
       return finish(std::make_unique<Constant>(Value::text(text)), token.line, 0);
     }
     case TokenKind::kInteger:
-    case TokenKind::kFloat: advance(); return finish(std::make_unique<Constant>(token.number), token.line, 0);
+    case TokenKind::kFloat:
+      advance();
+      return finish(std::make_unique<Constant>(token.number), token.line, 0);
     default: break;
   }
   if (at_operator("[")) return parse_list();
@@ -280,7 +292,8 @@ Result<ExpressionPtr> Parser::parse_list() {
   }
   advance();
   const int depth = depth_of(items);
-  return finish(std::make_unique<SequenceLiteral>(SequenceKind::kList, std::move(items)), line, depth);
+  return finish(std::make_unique<SequenceLiteral>(SequenceKind::kList, std::move(items)), line,
+                depth);
 }
 
 Result<ExpressionPtr> Parser::parse_dict() {
@@ -334,7 +347,8 @@ Result<ExpressionPtr> Parser::parse_member(ExpressionPtr object) {
   const int depth = object->depth;
   advance();
   if (at(TokenKind::kInteger)) {
-    TENON_ASSIGN_OR_RETURN(ExpressionPtr index, finish(std::make_unique<Constant>(current().number), line, 0));
+    TENON_ASSIGN_OR_RETURN(ExpressionPtr index,
+                           finish(std::make_unique<Constant>(current().number), line, 0));
     advance();
     return finish(std::make_unique<ItemAccess>(std::move(object), std::move(index)), line, depth);
   }
@@ -364,8 +378,8 @@ Result<ExpressionPtr> Parser::parse_subscript(ExpressionPtr object) {
   const bool is_empty = colons == 0 && parts[0] == nullptr;
   if (is_empty) return unexpected("an expression");
   advance();
-  const int depth =
-      std::max({object->depth, depth_of(parts[0]), depth_of(parts[1]), depth_of(parts[2]), depth_of(keys)});
+  const int depth = std::max(
+      {object->depth, depth_of(parts[0]), depth_of(parts[1]), depth_of(parts[2]), depth_of(keys)});
   if (colons > 0) {
     SliceAccess::Bounds bounds{std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
     return finish(std::make_unique<SliceAccess>(std::move(object), std::move(bounds)), line, depth);
@@ -374,7 +388,8 @@ Result<ExpressionPtr> Parser::parse_subscript(ExpressionPtr object) {
   if (!keys.empty()) {
     keys.push_back(std::move(key));
     TENON_ASSIGN_OR_RETURN(
-        key, finish(std::make_unique<SequenceLiteral>(SequenceKind::kTuple, std::move(keys)), line, depth));
+        key, finish(std::make_unique<SequenceLiteral>(SequenceKind::kTuple, std::move(keys)), line,
+                    depth));
   }
   return finish(std::make_unique<ItemAccess>(std::move(object), std::move(key)), line, depth + 1);
 }
@@ -387,8 +402,10 @@ Result<CallArguments> Parser::parse_arguments() {
     if (!first) TENON_RETURN_IF_ERROR(expect_operator(","));
     first = false;
     if (at_operator(")")) break;
-    const bool is_named = at(TokenKind::kName) && next().kind == TokenKind::kOperator && next().text == "=";
-    if (arguments.double_star != nullptr || (arguments.star != nullptr && !is_named && !at_operator("**")) ||
+    const bool is_named =
+        at(TokenKind::kName) && next().kind == TokenKind::kOperator && next().text == "=";
+    if (arguments.double_star != nullptr ||
+        (arguments.star != nullptr && !is_named && !at_operator("**")) ||
         (!arguments.named.empty() && !is_named && !at_operator("*") && !at_operator("**"))) {
       return fail("invalid order of arguments in a call");
     }
@@ -438,14 +455,16 @@ Result<ExpressionPtr> Parser::parse_filter(ExpressionPtr subject) {
   const int line = current().line;
   TENON_ASSIGN_OR_RETURN(std::string name, parse_dotted_name());
   const Native filter = find_filter(name);
-  if (filter == nullptr && conditions_ == 0) return template_error(line, "there is no filter named '" + name + "'");
+  if (filter == nullptr && conditions_ == 0)
+    return template_error(line, "there is no filter named '" + name + "'");
   CallArguments arguments;
   if (at_operator("(")) {
     TENON_ASSIGN_OR_RETURN(arguments, parse_arguments());
   }
   const int depth = std::max(subject->depth, depth_of(arguments));
-  return finish(
-      std::make_unique<FilterUse>(std::move(subject), std::move(name), filter, std::move(arguments)), line, depth);
+  return finish(std::make_unique<FilterUse>(std::move(subject), std::move(name), filter,
+                                            std::move(arguments)),
+                line, depth);
 }
 
 Result<ExpressionPtr> Parser::parse_test(ExpressionPtr subject) {
@@ -454,14 +473,15 @@ Result<ExpressionPtr> Parser::parse_test(ExpressionPtr subject) {
   const bool negated = skip_name("not");
   TENON_ASSIGN_OR_RETURN(std::string name, parse_dotted_name());
   const Native test = find_test(name);
-  if (test == nullptr && conditions_ == 0) return template_error(line, "there is no test named '" + name + "'");
+  if (test == nullptr && conditions_ == 0)
+    return template_error(line, "there is no test named '" + name + "'");
   CallArguments arguments;
   if (at_operator("(")) {
     TENON_ASSIGN_OR_RETURN(arguments, parse_arguments());
-  } else if (at(TokenKind::kString) || at(TokenKind::kInteger) || at(TokenKind::kFloat) || at_operator("[") ||
-             at_operator("{") ||
-             (at(TokenKind::kName) && !at_name("else") && !at_name("or") && !at_name("and") && !at_name("if") &&
-              !at_name("in") && !at_name("not") && !at_name("recursive"))) {
+  } else if (at(TokenKind::kString) || at(TokenKind::kInteger) || at(TokenKind::kFloat) ||
+             at_operator("[") || at_operator("{") ||
+             (at(TokenKind::kName) && !at_name("else") && !at_name("or") && !at_name("and") &&
+              !at_name("if") && !at_name("in") && !at_name("not") && !at_name("recursive"))) {
     // One argument without brackets: x is divisibleby 3.
     if (at_name("is")) return fail("tests cannot be chained with 'is'");
     TENON_ASSIGN_OR_RETURN(ExpressionPtr argument, parse_primary());
@@ -469,11 +489,13 @@ Result<ExpressionPtr> Parser::parse_test(ExpressionPtr subject) {
     arguments.positional.push_back(std::move(argument));
   }
   const int depth = std::max(subject->depth, depth_of(arguments));
-  TENON_ASSIGN_OR_RETURN(
-      ExpressionPtr node,
-      finish(std::make_unique<TestUse>(std::move(subject), std::move(name), test, std::move(arguments)), line, depth));
+  TENON_ASSIGN_OR_RETURN(ExpressionPtr node,
+                         finish(std::make_unique<TestUse>(std::move(subject), std::move(name), test,
+                                                          std::move(arguments)),
+                                line, depth));
   if (!negated) return node;
-  return finish(std::make_unique<UnaryOperation>(UnaryOperator::kNot, std::move(node)), line, depth + 1);
+  return finish(std::make_unique<UnaryOperation>(UnaryOperator::kNot, std::move(node)), line,
+                depth + 1);
 }
 
 }  // namespace tenon::jinja

@@ -27,12 +27,15 @@ std::string describe(const Token& token) {
 
 // Names that stand for values and cannot be assigned.
 bool is_constant_name(std::string_view name) {
-  return name == "true" || name == "false" || name == "none" || name == "True" || name == "False" || name == "None";
+  return name == "true" || name == "false" || name == "none" || name == "True" || name == "False" ||
+         name == "None";
 }
 
 }  // namespace
 
-Result<Block> Parser::parse() { return parse_block({}); }
+Result<Block> Parser::parse() {
+  return parse_block({});
+}
 
 Result<Block> Parser::parse_block(Words ends) {
   Block block;
@@ -72,7 +75,8 @@ Result<StatementPtr> Parser::parse_statement() {
   const Level level(nesting_);
   TENON_RETURN_IF_ERROR(check_nesting());
   const std::string name = current().text;
-  if (name != "include" && name != "import" && name != "extends" && name != "from" && name != "autoescape") {
+  if (name != "include" && name != "import" && name != "extends" && name != "from" &&
+      name != "autoescape") {
     return parse_statement_of(name);
   }
   return fail("the tag '" + name + "' is not supported in chat templates");
@@ -204,7 +208,8 @@ Result<StatementPtr> Parser::parse_call_block() {
   caller.name = "caller";
   if (at_operator("(")) TENON_RETURN_IF_ERROR(parse_signature(caller));
   TENON_ASSIGN_OR_RETURN(ExpressionPtr expression, parse_expression());
-  if (dynamic_cast<Call*>(expression.get()) == nullptr) return fail("a call is expected after 'call'");
+  if (dynamic_cast<Call*>(expression.get()) == nullptr)
+    return fail("a call is expected after 'call'");
   std::unique_ptr<Call> call(static_cast<Call*>(expression.release()));
   TENON_RETURN_IF_ERROR(parse_macro_body(caller, "endcall"));
   return make_statement<CallBlock>(0, std::move(call), std::move(caller));

@@ -35,14 +35,16 @@ class Printer {
 
  private:
   Status put(std::string_view text, bool untrusted = false) {
-    if (out_.size() + text.size() > kMaxTextBytes) return budget_.reserve_text(out_.size() + text.size());
+    if (out_.size() + text.size() > kMaxTextBytes)
+      return budget_.reserve_text(out_.size() + text.size());
     out_.append(text, untrusted);
     return ok_status();
   }
 
   template <typename Print>
   Status nested(Print print) {
-    if (++depth_ > kMaxValueDepth) return invalid_argument("maximum recursion depth exceeded in printing");
+    if (++depth_ > kMaxValueDepth)
+      return invalid_argument("maximum recursion depth exceeded in printing");
     TENON_RETURN_IF_ERROR(print());
     --depth_;
     return ok_status();
@@ -107,7 +109,8 @@ class Printer {
     switch (sequence.kind) {
       case SequenceKind::kList: return enclosed("[", sequence.items, "]");
       case SequenceKind::kTuple:
-      case SequenceKind::kGroup: return enclosed("(", sequence.items, sequence.items.size() == 1 ? ",)" : ")");
+      case SequenceKind::kGroup:
+        return enclosed("(", sequence.items, sequence.items.size() == 1 ? ",)" : ")");
       case SequenceKind::kRange: return put(sequence.label);
       case SequenceKind::kGenerator: return put("<generator object>");
       case SequenceKind::kKeys: return enclosed("dict_keys([", sequence.items, "])");
@@ -145,19 +148,22 @@ class Printer {
 
 }  // namespace
 
-std::string print_integer(Integer value) { return fmt::format("{}", value); }
+std::string print_integer(Integer value) {
+  return fmt::format("{}", value);
+}
 
 std::string print_float(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
   std::array<char, 64> buffer{};
-  const auto scientific =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific);
+  const auto scientific = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                        std::chars_format::scientific);
   const std::string_view text(buffer.data(), static_cast<size_t>(scientific.ptr - buffer.data()));
   const int exponent = std::atoi(std::string(text.substr(text.find('e') + 1)).c_str());
   // Python writes an exponent outside of this span only.
   if (exponent < -4 || exponent >= 16) return std::string(text);
-  const auto fixed = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::fixed);
+  const auto fixed =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::fixed);
   std::string result(buffer.data(), fixed.ptr);
   if (result.find('.') == std::string::npos) result += ".0";
   return result;

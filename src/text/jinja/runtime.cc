@@ -1,13 +1,24 @@
 #include "text/jinja/runtime.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "text/jinja/lexer.h"
 #include "text/jinja/printing.h"
 
 namespace tenon::jinja {
+namespace {
 
-Runtime::Runtime(int64_t now_unix) : now_unix_(now_unix), scope_(std::make_shared<Scope>()) { keep(scope_); }
+const char* stack_position() {
+  return static_cast<const char*>(__builtin_frame_address(0));
+}
+
+}  // namespace
+
+Runtime::Runtime(int64_t now_unix)
+    : now_unix_(now_unix), stack_base_(stack_position()), scope_(std::make_shared<Scope>()) {
+  keep(scope_);
+}
 
 Runtime::~Runtime() {
   for (const auto& names : kept_namespaces_) names->clear();
@@ -22,8 +33,8 @@ Status Runtime::located(int line, Status status) {
 
 Status Runtime::enter() {
   if (!budget_.spend(1)) return Budget::exhausted();
-  if (++depth_ > kMaxEvaluationDepth) {
-    return invalid_argument("the template recurses more than {} levels deep", kMaxEvaluationDepth);
+  if (++depth_ > kMaxEvaluationDepth || std::abs(stack_base_ - stack_position()) > kMaxStackBytes) {
+    return invalid_argument("the template recurses too deeply");
   }
   return ok_status();
 }
@@ -33,7 +44,8 @@ Result<Value> Runtime::evaluate(const Expression& expression) {
   Result<Value> result = expression.run(*this);
   if (!result.ok()) return located(expression.line, result.status());
   if (result.value().depth() > kMaxValueDepth) {
-    return located(expression.line, invalid_argument("a value is nested more than {} levels deep", kMaxValueDepth));
+    return located(expression.line,
+                   invalid_argument("a value is nested more than {} levels deep", kMaxValueDepth));
   }
   --depth_;
   return result;
@@ -68,11 +80,14 @@ void Runtime::assign(std::string_view name, Value value) {
   scope_->variables.insert_or_assign(std::string(name), std::move(value));
 }
 
-Status Runtime::write(const Value& value) { return append_text(budget_, output_, value); }
+Status Runtime::write(const Value& value) {
+  return append_text(budget_, output_, value);
+}
 
 Status Runtime::write_data(std::string_view text) {
   TENON_RETURN_IF_ERROR(budget_.charge_bytes(text.size()));
-  if (output_.size() + text.size() > kMaxTextBytes) return budget_.reserve_text(output_.size() + text.size());
+  if (output_.size() + text.size() > kMaxTextBytes)
+    return budget_.reserve_text(output_.size() + text.size());
   output_.append(text, false);
   return ok_status();
 }

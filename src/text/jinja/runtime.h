@@ -47,8 +47,8 @@ class Runtime {
   [[nodiscard]] const ScopePtr& scope() const { return scope_; }
   Result<Value> lookup(const std::string& name);
   void assign(std::string_view name, Value value);
-  // Keeps a scope that a function refers to, or a namespace, until the rendering ends. Their contents are cleared
-  // then, which breaks cycles and long chains.
+  // Keeps a scope that a function refers to, or a namespace, until the rendering ends. Their
+  // contents are cleared then, which breaks cycles and long chains.
   void keep(ScopePtr scope) { kept_scopes_.push_back(std::move(scope)); }
   void keep(std::shared_ptr<Namespace> names) { kept_namespaces_.push_back(std::move(names)); }
 
@@ -78,7 +78,9 @@ class Runtime {
   }
   MarkedText take_output() { return std::move(output_); }
   // The text of the innermost filter block that is being filtered.
-  void push_captured_text(MarkedText text) { captured_texts_.push_back(Value::text(std::move(text))); }
+  void push_captured_text(MarkedText text) {
+    captured_texts_.push_back(Value::text(std::move(text)));
+  }
   void pop_captured_text() { captured_texts_.pop_back(); }
   [[nodiscard]] const Value& captured_text() const { return captured_texts_.back(); }
 
@@ -90,6 +92,7 @@ class Runtime {
   Budget budget_;
   int64_t now_unix_;
   int depth_ = 0;
+  const char* stack_base_;  // where the machine's stack stood at the start
   bool error_has_place_ = false;
   ScopePtr scope_;
   MarkedText output_;

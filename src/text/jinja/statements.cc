@@ -8,9 +8,8 @@ namespace {
 
 // The text of a body that has its own variables.
 Result<MarkedText> capture_body(Runtime& runtime, const Block& body) {
-  return runtime.capture([&] {
-    return runtime.in_scope(runtime.scope(), [&] { return runtime.execute(body); });
-  });
+  return runtime.capture(
+      [&] { return runtime.in_scope(runtime.scope(), [&] { return runtime.execute(body); }); });
 }
 
 Result<Value> filter_text(Runtime& runtime, const Expression& filter, MarkedText text) {
@@ -26,9 +25,11 @@ Status Target::assign(Runtime& runtime, Value value) const {
   if (is_tuple) {
     TENON_ASSIGN_OR_RETURN(const SequencePtr values, iterate(runtime.budget(), value));
     if (values->items.size() != items.size()) {
-      return invalid_argument("cannot unpack {} values into {} names", values->items.size(), items.size());
+      return invalid_argument("cannot unpack {} values into {} names", values->items.size(),
+                              items.size());
     }
-    for (size_t i = 0; i < items.size(); ++i) TENON_RETURN_IF_ERROR(items[i].assign(runtime, values->items[i]));
+    for (size_t i = 0; i < items.size(); ++i)
+      TENON_RETURN_IF_ERROR(items[i].assign(runtime, values->items[i]));
     return ok_status();
   }
   if (attribute.empty()) {
@@ -37,8 +38,10 @@ Status Target::assign(Runtime& runtime, Value value) const {
   }
   TENON_ASSIGN_OR_RETURN(const Value object, runtime.lookup(name));
   auto* names = object.is_object() ? dynamic_cast<Namespace*>(object.as_object().get()) : nullptr;
-  if (names == nullptr) return invalid_argument("cannot assign attribute on non-namespace object '{}'", name);
-  if (attribute.starts_with('_')) return invalid_argument("a namespace cannot store '{}'", attribute);
+  if (names == nullptr)
+    return invalid_argument("cannot assign attribute on non-namespace object '{}'", name);
+  if (attribute.starts_with('_'))
+    return invalid_argument("a namespace cannot store '{}'", attribute);
   names->set(attribute, std::move(value));
   return ok_status();
 }
@@ -70,7 +73,10 @@ Result<Flow> For::run(Runtime& runtime) const {
   return run_over(runtime, items, runtime.scope(), 0);
 }
 
-Result<Flow> For::run_over(Runtime& runtime, const Value& items, ScopePtr outer, int64_t depth0) const {
+Result<Flow> For::run_over(Runtime& runtime,
+                           const Value& items,
+                           ScopePtr outer,
+                           int64_t depth0) const {
   TENON_ASSIGN_OR_RETURN(SequencePtr sequence, iterate(runtime.budget(), items));
   auto loop = std::make_shared<Loop>(*this, std::move(sequence), outer, depth0);
   bool ran = false;

@@ -17,7 +17,7 @@ namespace tenon::jinja {
 struct Target {
   int line = 0;
   std::string name;
-  std::string attribute;      // of the namespace `name`, if not empty
+  std::string attribute;  // of the namespace `name`, if not empty
   bool is_tuple = false;
   std::vector<Target> items;  // of a tuple
 
@@ -112,7 +112,8 @@ class SetBlock : public Statement {
 // {% filter name %}...{% endfilter %}
 class FilterBlock : public Statement {
  public:
-  FilterBlock(ExpressionPtr filter, Block body) : filter_(std::move(filter)), body_(std::move(body)) {}
+  FilterBlock(ExpressionPtr filter, Block body)
+      : filter_(std::move(filter)), body_(std::move(body)) {}
   Result<Flow> run(Runtime& runtime) const override;
 
  private:

@@ -66,7 +66,8 @@ class Unescaper {
   Status octal() {
     int64_t value = 0;
     size_t at = position_ - 1;
-    for (; at < literal_.size() && at < position_ + 2 && literal_[at] >= '0' && literal_[at] <= '7'; ++at) {
+    for (; at < literal_.size() && at < position_ + 2 && literal_[at] >= '0' && literal_[at] <= '7';
+         ++at) {
       value = value * 8 + (literal_[at] - '0');
     }
     position_ = at;
@@ -88,7 +89,9 @@ class Unescaper {
 
 }  // namespace
 
-Result<std::string> unescape_string(std::string_view literal) { return Unescaper(literal).run(); }
+Result<std::string> unescape_string(std::string_view literal) {
+  return Unescaper(literal).run();
+}
 
 std::optional<Integer> parse_integer(std::string_view digits, int base) {
   bool negative = false;

@@ -12,10 +12,14 @@
 namespace tenon::jinja {
 namespace {
 
-Result<Value> strip_side(Runtime& runtime, const Value& self, const Arguments& arguments, Side side) {
+Result<Value> strip_side(Runtime& runtime,
+                         const Value& self,
+                         const Arguments& arguments,
+                         Side side) {
   TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"chars"}));
   TENON_RETURN_IF_ERROR(runtime.budget().charge_bytes(self.as_text().size()));
-  if (parameters.get_unless_none(0) == nullptr) return Value::text(strip(self.as_text(), nullptr, side));
+  if (parameters.get_unless_none(0) == nullptr)
+    return Value::text(strip(self.as_text(), nullptr, side));
   TENON_ASSIGN_OR_RETURN(const TextPtr characters, parameters.text(0));
   return Value::text(strip(self.as_text(), characters.get(), side));
 }
@@ -44,8 +48,12 @@ Value list_of_texts(std::vector<MarkedText> texts) {
   return Value::list(std::move(items));
 }
 
-Result<Value> split_either(Runtime& runtime, const Value& self, const Arguments& arguments, bool from_right) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"sep", "maxsplit"}));
+Result<Value> split_either(Runtime& runtime,
+                           const Value& self,
+                           const Arguments& arguments,
+                           bool from_right) {
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"sep", "maxsplit"}));
   TENON_ASSIGN_OR_RETURN(const int64_t limit, parameters.integer(1, -1));
   TENON_RETURN_IF_ERROR(runtime.budget().charge_bytes(self.as_text().size() * 4));
   const MarkedText& text = self.as_text();
@@ -55,7 +63,8 @@ Result<Value> split_either(Runtime& runtime, const Value& self, const Arguments&
   } else {
     TENON_ASSIGN_OR_RETURN(const TextPtr separator, parameters.text(0));
     if (separator->empty()) return invalid_argument("empty separator");
-    parts = from_right ? split_from_right(text, separator->view(), limit) : split(text, separator->view(), limit);
+    parts = from_right ? split_from_right(text, separator->view(), limit)
+                       : split(text, separator->view(), limit);
   }
   TENON_RETURN_IF_ERROR(runtime.budget().charge_items(parts.size() * 2));
   return list_of_texts(std::move(parts));
@@ -89,7 +98,9 @@ Result<Part> part_of(const MarkedText& text, const Parameters& parameters, size_
   const bool has_end = parameters.get_unless_none(first + 1) != nullptr;
   if (!has_start && !has_end) return part;
   const auto length = static_cast<int64_t>(text.length());
-  const auto clamp = [&](int64_t index) { return std::max<int64_t>(index < 0 ? index + length : index, 0); };
+  const auto clamp = [&](int64_t index) {
+    return std::max<int64_t>(index < 0 ? index + length : index, 0);
+  };
   if (has_start) {
     TENON_ASSIGN_OR_RETURN(const int64_t start, parameters.integer(first));
     part.valid = clamp(start) <= length;
@@ -105,11 +116,13 @@ Result<Part> part_of(const MarkedText& text, const Parameters& parameters, size_
 
 Result<bool> matches(std::string_view text, const Value& affix, bool at_start) {
   if (!affix.is_string()) return invalid_argument("a string is needed, not {}", affix.type_name());
-  return at_start ? text.starts_with(affix.as_text().view()) : text.ends_with(affix.as_text().view());
+  return at_start ? text.starts_with(affix.as_text().view())
+                  : text.ends_with(affix.as_text().view());
 }
 
 Result<Value> has_affix(const Value& self, const Arguments& arguments, bool at_start) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"prefix", "start", "end"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"prefix", "start", "end"}, 1));
   TENON_ASSIGN_OR_RETURN(const Part part, part_of(self.as_text(), parameters, 1));
   if (!part.valid) return Value::boolean(false);
   const std::string_view text = self.as_text().view().substr(part.begin, part.end - part.begin);
@@ -134,7 +147,8 @@ Result<Value> endswith(Runtime& /*runtime*/, const Value& self, const Arguments&
 
 Result<Value> without_affix(const Value& self, const Arguments& arguments, bool at_start) {
   TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"affix"}, 1));
-  TENON_ASSIGN_OR_RETURN(const bool found, matches(self.as_text().view(), *parameters.get(0), at_start));
+  TENON_ASSIGN_OR_RETURN(const bool found,
+                         matches(self.as_text().view(), *parameters.get(0), at_start));
   if (!found) return self;
   const size_t size = parameters.get(0)->as_text().size();
   const MarkedText& text = self.as_text();
@@ -149,14 +163,19 @@ Result<Value> removesuffix(Runtime& /*runtime*/, const Value& self, const Argume
 }
 
 // The code point index of a substring, or -1.
-Result<int64_t> locate(Runtime& runtime, const Value& self, const Arguments& arguments, bool from_right) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"sub", "start", "end"}, 1));
+Result<int64_t> locate(Runtime& runtime,
+                       const Value& self,
+                       const Arguments& arguments,
+                       bool from_right) {
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"sub", "start", "end"}, 1));
   TENON_ASSIGN_OR_RETURN(const TextPtr needle, parameters.text(0));
   TENON_RETURN_IF_ERROR(runtime.budget().charge_bytes(self.as_text().size()));
   TENON_ASSIGN_OR_RETURN(const Part part, part_of(self.as_text(), parameters, 1));
   if (!part.valid) return int64_t{-1};
   const std::string_view text = self.as_text().view().substr(0, part.end);
-  const size_t found = from_right ? text.rfind(needle->view()) : text.find(needle->view(), part.begin);
+  const size_t found =
+      from_right ? text.rfind(needle->view()) : text.find(needle->view(), part.begin);
   if (found == std::string_view::npos || found < part.begin) return int64_t{-1};
   return static_cast<int64_t>(count_code_points(text.substr(0, found)));
 }
@@ -169,7 +188,8 @@ Result<Value> find_method_of_text(Runtime& runtime, const Value& self, const Arg
 }
 
 Result<Value> count_method(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"sub", "start", "end"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"sub", "start", "end"}, 1));
   TENON_ASSIGN_OR_RETURN(const TextPtr needle, parameters.text(0));
   TENON_RETURN_IF_ERROR(runtime.budget().charge_bytes(self.as_text().size()));
   TENON_ASSIGN_OR_RETURN(const Part part, part_of(self.as_text(), parameters, 1));
@@ -180,11 +200,13 @@ Result<Value> count_method(Runtime& runtime, const Value& self, const Arguments&
 }
 
 Result<Value> replace_method(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"old", "new", "count"}, 2));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"old", "new", "count"}, 2));
   TENON_ASSIGN_OR_RETURN(const TextPtr from, parameters.text(0));
   TENON_ASSIGN_OR_RETURN(const TextPtr to, parameters.text(1));
   TENON_ASSIGN_OR_RETURN(const int64_t count, parameters.integer(2, -1));
-  TENON_ASSIGN_OR_RETURN(MarkedText result, replace(runtime.budget(), self.as_text(), *from, *to, count));
+  TENON_ASSIGN_OR_RETURN(MarkedText result,
+                         replace(runtime.budget(), self.as_text(), *from, *to, count));
   return Value::text(std::move(result));
 }
 
@@ -195,7 +217,8 @@ Result<Value> join_method(Runtime& runtime, const Value& self, const Arguments& 
   for (size_t i = 0; i < items->items.size(); ++i) {
     const Value& item = items->items[i];
     if (!item.is_string()) {
-      return invalid_argument("sequence item {}: expected str instance, {} found", i, item.type_name());
+      return invalid_argument("sequence item {}: expected str instance, {} found", i,
+                              item.type_name());
     }
     if (i > 0) TENON_RETURN_IF_ERROR(append_text(runtime.budget(), result, self));
     TENON_RETURN_IF_ERROR(append_text(runtime.budget(), result, item));
@@ -203,16 +226,21 @@ Result<Value> join_method(Runtime& runtime, const Value& self, const Arguments& 
   return Value::text(std::move(result));
 }
 
-Result<Value> partition_at(Runtime& runtime, const Value& self, const Arguments& arguments, bool from_right) {
+Result<Value> partition_at(Runtime& runtime,
+                           const Value& self,
+                           const Arguments& arguments,
+                           bool from_right) {
   TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"sep"}, 1));
   TENON_ASSIGN_OR_RETURN(const TextPtr separator, parameters.text(0));
   if (separator->empty()) return invalid_argument("empty separator");
   TENON_RETURN_IF_ERROR(runtime.budget().charge_bytes(self.as_text().size()));
   const MarkedText& text = self.as_text();
-  const size_t at = from_right ? text.view().rfind(separator->view()) : text.view().find(separator->view());
+  const size_t at =
+      from_right ? text.view().rfind(separator->view()) : text.view().find(separator->view());
   if (at == std::string_view::npos) {
     const Value empty = Value::text("");
-    return Value::tuple(from_right ? std::vector<Value>{empty, empty, self} : std::vector<Value>{self, empty, empty});
+    return Value::tuple(from_right ? std::vector<Value>{empty, empty, self}
+                                   : std::vector<Value>{self, empty, empty});
   }
   const size_t behind = at + separator->size();
   return Value::tuple({Value::text(text.slice(0, at)), Value::text(text.slice(at, behind)),
@@ -228,15 +256,18 @@ Result<Value> rpartition(Runtime& runtime, const Value& self, const Arguments& a
 
 template <Side side>
 Result<Value> justify(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  TENON_ASSIGN_OR_RETURN(const Parameters parameters, Parameters::bind(arguments, {"width", "fillchar"}, 1));
+  TENON_ASSIGN_OR_RETURN(const Parameters parameters,
+                         Parameters::bind(arguments, {"width", "fillchar"}, 1));
   TENON_ASSIGN_OR_RETURN(const int64_t width, parameters.integer(0));
   MarkedText fill(" ");
   if (parameters.get(1) != nullptr) {
     TENON_ASSIGN_OR_RETURN(const TextPtr given, parameters.text(1));
-    if (given->length() != 1) return invalid_argument("the fill character must be exactly one character long");
+    if (given->length() != 1)
+      return invalid_argument("the fill character must be exactly one character long");
     fill = *given;
   }
-  TENON_ASSIGN_OR_RETURN(MarkedText result, pad(runtime.budget(), self.as_text(), width, fill, side));
+  TENON_ASSIGN_OR_RETURN(MarkedText result,
+                         pad(runtime.budget(), self.as_text(), width, fill, side));
   return Value::text(std::move(result));
 }
 
@@ -246,8 +277,8 @@ Result<Value> zfill(Runtime& runtime, const Value& self, const Arguments& argume
   const MarkedText& text = self.as_text();
   const size_t sign = text.view().starts_with('+') || text.view().starts_with('-') ? 1 : 0;
   TENON_ASSIGN_OR_RETURN(const MarkedText digits,
-                         pad(runtime.budget(), text.slice(sign, text.size()), width - static_cast<int64_t>(sign),
-                             MarkedText("0"), Side::kRight));
+                         pad(runtime.budget(), text.slice(sign, text.size()),
+                             width - static_cast<int64_t>(sign), MarkedText("0"), Side::kRight));
   MarkedText result = text.slice(0, sign);
   result.append(digits);
   return Value::text(std::move(result));
@@ -264,8 +295,12 @@ bool all_characters(std::string_view text, CharacterTest test) {
   return !text.empty();
 }
 
-bool is_alphanumeric(int32_t c) { return is_alphabetic(c) || is_numeric(c); }
-bool is_ascii(int32_t c) { return c >= 0 && c < 0x80; }
+bool is_alphanumeric(int32_t c) {
+  return is_alphabetic(c) || is_numeric(c);
+}
+bool is_ascii(int32_t c) {
+  return c >= 0 && c < 0x80;
+}
 
 template <CharacterTest test>
 Result<Value> all_are(Runtime& runtime, const Value& self, const Arguments& arguments) {
@@ -278,7 +313,8 @@ template <bool upper>
 Result<Value> is_in_case(Runtime& runtime, const Value& self, const Arguments& arguments) {
   TENON_RETURN_IF_ERROR(Parameters::bind(arguments, {}).status());
   TENON_RETURN_IF_ERROR(runtime.budget().charge_bytes(self.as_text().size()));
-  return Value::boolean(upper ? is_upper_text(self.as_text().view()) : is_lower_text(self.as_text().view()));
+  return Value::boolean(upper ? is_upper_text(self.as_text().view())
+                              : is_lower_text(self.as_text().view()));
 }
 
 Result<Value> format_method(Runtime& runtime, const Value& self, const Arguments& arguments) {
@@ -348,7 +384,11 @@ Native find_string_method(std::string_view name) {
   return nullptr;
 }
 
-bool is_upper_text(std::string_view text) { return is_in_one_case(text, is_upper, is_lower); }
-bool is_lower_text(std::string_view text) { return is_in_one_case(text, is_lower, is_upper); }
+bool is_upper_text(std::string_view text) {
+  return is_in_one_case(text, is_upper, is_lower);
+}
+bool is_lower_text(std::string_view text) {
+  return is_in_one_case(text, is_lower, is_upper);
+}
 
 }  // namespace tenon::jinja

@@ -26,19 +26,45 @@ Result<Value> simple(Runtime& /*runtime*/, const Value& self, const Arguments& a
   return Value::boolean(predicate(self));
 }
 
-bool is_defined(const Value& value) { return !value.is_undefined(); }
-bool is_undefined(const Value& value) { return value.is_undefined(); }
-bool is_none(const Value& value) { return value.is_none(); }
-bool is_boolean(const Value& value) { return value.kind() == Kind::kBool; }
-bool is_true(const Value& value) { return value.kind() == Kind::kBool && value.as_bool(); }
-bool is_false(const Value& value) { return value.kind() == Kind::kBool && !value.as_bool(); }
-bool is_integer(const Value& value) { return value.kind() == Kind::kInteger; }
-bool is_float(const Value& value) { return value.kind() == Kind::kFloat; }
-bool is_number(const Value& value) { return value.is_number(); }
-bool is_string(const Value& value) { return value.is_string(); }
-bool is_mapping(const Value& value) { return value.is_dict(); }
-bool is_callable(const Value& value) { return value.is_object() && value.as_object()->is_callable(); }
-bool is_escaped(const Value& /*value*/) { return false; }  // there are no escaped strings
+bool is_defined(const Value& value) {
+  return !value.is_undefined();
+}
+bool is_undefined(const Value& value) {
+  return value.is_undefined();
+}
+bool is_none(const Value& value) {
+  return value.is_none();
+}
+bool is_boolean(const Value& value) {
+  return value.kind() == Kind::kBool;
+}
+bool is_true(const Value& value) {
+  return value.kind() == Kind::kBool && value.as_bool();
+}
+bool is_false(const Value& value) {
+  return value.kind() == Kind::kBool && !value.as_bool();
+}
+bool is_integer(const Value& value) {
+  return value.kind() == Kind::kInteger;
+}
+bool is_float(const Value& value) {
+  return value.kind() == Kind::kFloat;
+}
+bool is_number(const Value& value) {
+  return value.is_number();
+}
+bool is_string(const Value& value) {
+  return value.is_string();
+}
+bool is_mapping(const Value& value) {
+  return value.is_dict();
+}
+bool is_callable(const Value& value) {
+  return value.is_object() && value.as_object()->is_callable();
+}
+bool is_escaped(const Value& /*value*/) {
+  return false;
+}  // there are no escaped strings
 
 template <ComparisonOperator op>
 Result<Value> comparison(Runtime& runtime, const Value& self, const Arguments& arguments) {
@@ -52,9 +78,13 @@ Result<Value> sameas(Runtime& /*runtime*/, const Value& self, const Arguments& a
   return Value::boolean(self.same_as(*parameters.get(0)));
 }
 
-Result<bool> remainder_is(Runtime& runtime, const Value& self, const Value& divisor, Integer wanted) {
+Result<bool> remainder_is(Runtime& runtime,
+                          const Value& self,
+                          const Value& divisor,
+                          Integer wanted) {
   if (self.is_string()) return invalid_argument("a number is needed, not str");
-  TENON_ASSIGN_OR_RETURN(const Value remainder, apply(runtime.budget(), BinaryOperator::kModulo, self, divisor));
+  TENON_ASSIGN_OR_RETURN(const Value remainder,
+                         apply(runtime.budget(), BinaryOperator::kModulo, self, divisor));
   return equals(runtime.budget(), remainder, Value::integer(wanted));
 }
 

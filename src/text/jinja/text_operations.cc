@@ -8,7 +8,9 @@
 namespace tenon::jinja {
 namespace {
 
-bool is_cased(int32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
+bool is_cased(int32_t c) {
+  return is_upper(c) || is_lower(c) || is_title(c);
+}
 
 constexpr int32_t kCapitalSigma = 0x3A3;
 constexpr int32_t kFinalSigma = 0x3C2;
@@ -22,7 +24,8 @@ bool is_final_sigma(std::string_view text, size_t word, size_t begin, size_t end
 }
 
 bool starts_word_of_title_filter(int32_t before) {
-  return is_space(before) || before == '-' || before == '(' || before == '{' || before == '[' || before == '<';
+  return is_space(before) || before == '-' || before == '(' || before == '{' || before == '[' ||
+         before == '<';
 }
 
 enum class Change { kNone, kUpper, kLower, kTitle };
@@ -31,7 +34,8 @@ Change change_for(CaseMapping mapping, int32_t c, int32_t before, bool first) {
   switch (mapping) {
     case CaseMapping::kUpper: return Change::kUpper;
     case CaseMapping::kLower: return Change::kLower;
-    case CaseMapping::kSwap: return is_upper(c) ? Change::kLower : is_lower(c) ? Change::kUpper : Change::kNone;
+    case CaseMapping::kSwap:
+      return is_upper(c) ? Change::kLower : is_lower(c) ? Change::kUpper : Change::kNone;
     case CaseMapping::kCapitalize: return first ? Change::kTitle : Change::kLower;
     case CaseMapping::kTitle: return !first && is_cased(before) ? Change::kLower : Change::kTitle;
     case CaseMapping::kTitleFilter:
@@ -92,11 +96,14 @@ size_t skip_back(std::string_view text, size_t at, bool over_spaces) {
   return at;
 }
 
-Result<MarkedText> insert_between(Budget& budget, const MarkedText& text, const MarkedText& inserted, int64_t count) {
+Result<MarkedText> insert_between(Budget& budget,
+                                  const MarkedText& text,
+                                  const MarkedText& inserted,
+                                  int64_t count) {
   const size_t places = text.length() + 1;
   const size_t used = count < 0 ? places : std::min(places, static_cast<size_t>(count));
-  TENON_RETURN_IF_ERROR(budget.reserve_text(inserted.size() > kMaxTextBytes / used ? kMaxTextBytes + 1
-                                                                                  : inserted.size() * used));
+  TENON_RETURN_IF_ERROR(budget.reserve_text(
+      inserted.size() > kMaxTextBytes / used ? kMaxTextBytes + 1 : inserted.size() * used));
   MarkedText result;
   size_t at = 0;
   for (size_t i = 0; i < used; ++i) {
@@ -139,7 +146,8 @@ MarkedText map_case(const MarkedText& text, CaseMapping mapping) {
   size_t word = 0;
   for (size_t at = 0; at < text.size();) {
     const CodePoint c = decode_code_point(text.view(), at);
-    const Change change = c.value < 0 ? Change::kNone : change_for(mapping, c.value, before, at == 0);
+    const Change change =
+        c.value < 0 ? Change::kNone : change_for(mapping, c.value, before, at == 0);
     if (mapping == CaseMapping::kTitleFilter && change == Change::kUpper) word = at + c.size;
     piece.clear();
     switch (change) {
@@ -163,7 +171,8 @@ MarkedText map_case(const MarkedText& text, CaseMapping mapping) {
 
 std::vector<size_t> find_all(std::string_view text, std::string_view needle) {
   std::vector<size_t> positions;
-  for (size_t at = text.find(needle); at != std::string_view::npos; at = text.find(needle, at + needle.size())) {
+  for (size_t at = text.find(needle); at != std::string_view::npos;
+       at = text.find(needle, at + needle.size())) {
     positions.push_back(at);
   }
   return positions;
@@ -177,11 +186,13 @@ Result<MarkedText> replace(Budget& budget,
   TENON_RETURN_IF_ERROR(budget.charge_bytes(text.size()));
   if (from.empty()) return insert_between(budget, text, to, count);
   std::vector<size_t> positions = find_all(text.view(), from.view());
-  if (count >= 0 && positions.size() > static_cast<size_t>(count)) positions.resize(static_cast<size_t>(count));
+  if (count >= 0 && positions.size() > static_cast<size_t>(count))
+    positions.resize(static_cast<size_t>(count));
   if (positions.empty()) return text;
   const size_t kept = text.size() - positions.size() * from.size();
-  TENON_RETURN_IF_ERROR(budget.reserve_text(
-      to.size() > kMaxTextBytes / positions.size() ? kMaxTextBytes + 1 : kept + positions.size() * to.size()));
+  TENON_RETURN_IF_ERROR(budget.reserve_text(to.size() > kMaxTextBytes / positions.size()
+                                                ? kMaxTextBytes + 1
+                                                : kept + positions.size() * to.size()));
   MarkedText result;
   size_t copied = 0;
   for (const size_t position : positions) {
@@ -206,7 +217,9 @@ std::vector<MarkedText> split(const MarkedText& text, std::string_view separator
   return parts;
 }
 
-std::vector<MarkedText> split_from_right(const MarkedText& text, std::string_view separator, int64_t limit) {
+std::vector<MarkedText> split_from_right(const MarkedText& text,
+                                         std::string_view separator,
+                                         int64_t limit) {
   std::vector<MarkedText> parts;
   size_t end = text.size();
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
@@ -269,12 +282,14 @@ std::vector<MarkedText> split_lines(const MarkedText& text, bool keep_ends) {
   return lines;
 }
 
-Result<MarkedText> pad(Budget& budget, const MarkedText& text, int64_t width, const MarkedText& fill, Side side) {
+Result<MarkedText> pad(
+    Budget& budget, const MarkedText& text, int64_t width, const MarkedText& fill, Side side) {
   const auto length = static_cast<int64_t>(text.length());
   if (width <= length) return text;
   if (width > static_cast<int64_t>(kMaxTextBytes)) return budget.reserve_text(kMaxTextBytes + 1);
   const int64_t missing = width - length;
-  TENON_RETURN_IF_ERROR(budget.reserve_text(static_cast<size_t>(missing) * fill.size() + text.size()));
+  TENON_RETURN_IF_ERROR(
+      budget.reserve_text(static_cast<size_t>(missing) * fill.size() + text.size()));
   int64_t left = 0;
   if (side == Side::kRight) left = missing;
   if (side == Side::kBoth) left = missing / 2 + (missing & width & 1);  // as str.center rounds

@@ -38,13 +38,16 @@ std::vector<size_t> find_all(std::string_view text, std::string_view needle);
 
 // limit < 0: all. Requires: `separator` not empty.
 std::vector<MarkedText> split(const MarkedText& text, std::string_view separator, int64_t limit);
-std::vector<MarkedText> split_from_right(const MarkedText& text, std::string_view separator, int64_t limit);
+std::vector<MarkedText> split_from_right(const MarkedText& text,
+                                         std::string_view separator,
+                                         int64_t limit);
 // At white space.
 std::vector<MarkedText> split_words(const MarkedText& text, int64_t limit);
 std::vector<MarkedText> split_words_from_right(const MarkedText& text, int64_t limit);
 std::vector<MarkedText> split_lines(const MarkedText& text, bool keep_ends);
 
 // Fills up to `width` code points; the text goes to `side`, kBoth centres it.
-Result<MarkedText> pad(Budget& budget, const MarkedText& text, int64_t width, const MarkedText& fill, Side side);
+Result<MarkedText> pad(
+    Budget& budget, const MarkedText& text, int64_t width, const MarkedText& fill, Side side);
 
 }  // namespace tenon::jinja

@@ -3,25 +3,27 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <span>
 
 #include "text/jinja/case_exceptions.h"
+#include "text/utf8.h"
 
 namespace tenon::jinja {
 namespace {
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
+bool is_continuation(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
+}
 
 utf8proc_category_t category(int32_t c) {
   return c < 0 ? UTF8PROC_CATEGORY_CS : utf8proc_category(c);
 }
 
 const CaseException* find_case_exception(int32_t c) {
-  const auto* found =
-      std::lower_bound(std::begin(kCaseExceptions), std::end(kCaseExceptions), c,
-                       [](const CaseException& entry, int32_t value) { return entry.from < value; });
+  const auto* found = std::lower_bound(
+      std::begin(kCaseExceptions), std::end(kCaseExceptions), c,
+      [](const CaseException& entry, int32_t value) { return entry.from < value; });
   return found != std::end(kCaseExceptions) && found->from == c ? found : nullptr;
 }
 
@@ -35,20 +37,12 @@ void append_all(std::string& out, std::span<const int32_t> values) {
 }  // namespace
 
 CodePoint decode_code_point(std::string_view text, size_t position) {
-  const auto first = static_cast<unsigned char>(text[position]);
-  if (first < 0x80) return {first, 1};
-  int32_t value = -1;
-  const auto size = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + position,
-                                     static_cast<utf8proc_ssize_t>(text.size() - position), &value);
-  if (size <= 0) return {-1, 1};
-  return {value, static_cast<size_t>(size)};
+  const Utf8Char c = decode_utf8(text, position);
+  return {c.valid ? static_cast<int32_t>(c.code) : -1, c.valid ? c.length : 1U};
 }
 
 size_t previous_code_point(std::string_view text, size_t position) {
-  size_t begin = position - 1;
-  while (begin > 0 && position - begin < 4 && is_continuation(text[begin])) --begin;
-  // A run of continuation bytes without its lead is one character a byte.
-  return begin + decode_code_point(text, begin).size == position ? begin : position - 1;
+  return position - decode_utf8_before(text, position).length;
 }
 
 size_t count_code_points(std::string_view text) {
@@ -66,19 +60,18 @@ size_t code_point_offset(std::string_view text, size_t index) {
 }
 
 void append_code_point(std::string& out, int32_t value) {
-  std::array<utf8proc_uint8_t, 4> bytes{};
-  const auto size = utf8proc_encode_char(value, bytes.data());
-  out.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(size));
+  append_utf8(static_cast<char32_t>(value), out);
 }
 
 bool is_space(int32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-         c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
 }
 
 bool is_line_break(int32_t c) {
-  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
+         c == 0x2029;
 }
 
 bool is_alphabetic(int32_t c) {
@@ -94,18 +87,29 @@ bool is_alphabetic(int32_t c) {
 
 bool is_numeric(int32_t c) {
   const auto kind = category(c);
-  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
+  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL ||
+         kind == UTF8PROC_CATEGORY_NO;
 }
 
-bool is_decimal_digit(int32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+bool is_decimal_digit(int32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_ND;
+}
 
-bool is_word(int32_t c) { return c == '_' || is_alphabetic(c) || is_numeric(c); }
+bool is_word(int32_t c) {
+  return c == '_' || is_alphabetic(c) || is_numeric(c);
+}
 
-bool is_upper(int32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
+bool is_upper(int32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_LU;
+}
 
-bool is_lower(int32_t c) { return category(c) == UTF8PROC_CATEGORY_LL || c == 0xAA || c == 0xBA; }
+bool is_lower(int32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_LL || c == 0xAA || c == 0xBA;
+}
 
-bool is_title(int32_t c) { return category(c) == UTF8PROC_CATEGORY_LT; }
+bool is_title(int32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_LT;
+}
 
 bool is_printable(int32_t c) {
   if (c == ' ') return true;

@@ -1,6 +1,7 @@
 // The Unicode facts that Python's str methods need, on UTF-8.
 //
-// Bytes that are not valid UTF-8 count as one character each and are kept as they are. Thread safety: pure functions.
+// Bytes that are not valid UTF-8 count as one character each and are kept as they are. Thread
+// safety: pure functions.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,9 @@ int depth_of_items(const std::vector<Value>& items) {
   return depth + 1;
 }
 
-bool both_numbers(const Value& left, const Value& right) { return left.is_number() && right.is_number(); }
+bool both_numbers(const Value& left, const Value& right) {
+  return left.is_number() && right.is_number();
+}
 
 bool equal_numbers(const Value& left, const Value& right) {
   if (left.is_integral() && right.is_integral()) return left.as_integer() == right.as_integer();
@@ -31,14 +33,16 @@ struct Comparison {
   int depth = 0;
 
   Status enter(size_t items) {
-    if (++depth > kMaxValueDepth) return invalid_argument("maximum recursion depth exceeded in comparison");
+    if (++depth > kMaxValueDepth)
+      return invalid_argument("maximum recursion depth exceeded in comparison");
     return budget.charge_items(items);
   }
 };
 
 Result<bool> equal(Comparison& comparison, const Value& left, const Value& right);
 
-Result<bool> equal_items(Comparison& comparison, const std::vector<Value>& left,
+Result<bool> equal_items(Comparison& comparison,
+                         const std::vector<Value>& left,
                          const std::vector<Value>& right) {
   if (left.size() != right.size()) return false;
   TENON_RETURN_IF_ERROR(comparison.enter(left.size()));
@@ -150,11 +154,17 @@ Value Value::sequence(SequenceKind kind, std::vector<Value> items) {
   return Value(Data(std::move(sequence)));
 }
 
-Value Value::dict(Dict value) { return Value(Data(DictPtr(std::make_shared<const Dict>(std::move(value))))); }
+Value Value::dict(Dict value) {
+  return Value(Data(DictPtr(std::make_shared<const Dict>(std::move(value)))));
+}
 
-bool Value::is_sequence(SequenceKind wanted) const { return is_sequence() && as_sequence()->kind == wanted; }
+bool Value::is_sequence(SequenceKind wanted) const {
+  return is_sequence() && as_sequence()->kind == wanted;
+}
 
-bool Value::is_tuple() const { return is_sequence() && as_sequence()->is_tuple(); }
+bool Value::is_tuple() const {
+  return is_sequence() && as_sequence()->is_tuple();
+}
 
 bool Value::same_as(const Value& other) const {
   if (kind() != other.kind()) return false;
@@ -287,7 +297,8 @@ bool equal_keys(const Value& left, const Value& right) {
   if (left.is_string()) return left.as_text().view() == right.as_text().view();
   if (left.is_tuple() && right.is_tuple()) {
     return std::equal(left.as_sequence()->items.begin(), left.as_sequence()->items.end(),
-                      right.as_sequence()->items.begin(), right.as_sequence()->items.end(), equal_keys);
+                      right.as_sequence()->items.begin(), right.as_sequence()->items.end(),
+                      equal_keys);
   }
   return left.same_as(right);
 }
@@ -318,7 +329,9 @@ Result<bool> less_than(Budget& budget, const Value& left, const Value& right) {
   return less(comparison, left, right);
 }
 
-Result<std::vector<size_t>> sorted_order(Budget& budget, const std::vector<Value>& keys, bool reverse) {
+Result<std::vector<size_t>> sorted_order(Budget& budget,
+                                         const std::vector<Value>& keys,
+                                         bool reverse) {
   TENON_RETURN_IF_ERROR(budget.charge_items(keys.size()));
   std::vector<size_t> order(keys.size());
   std::iota(order.begin(), order.end(), size_t{0});

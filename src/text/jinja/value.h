@@ -1,8 +1,9 @@
 // Values of the template language: Python's, as far as templates see them.
 //
-// Ownership: strings, sequences and dicts are shared and immutable (the sandbox that chat templates run in refuses
-// changes), so copying a Value is cheap. Objects (namespace, macro, loop, ...) are shared and may change.
-// Thread safety: values without objects and generators are immutable and safe to share.
+// Ownership: strings, sequences and dicts are shared and immutable (the sandbox that chat templates
+// run in refuses changes), so copying a Value is cheap. Objects (namespace, macro, loop, ...) are
+// shared and may change. Thread safety: values without objects and generators are immutable and
+// safe to share.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,12 @@ class Value {
   static Value text(TextPtr value) { return Value(Data(std::move(value))); }
   static Value sequence(SequenceKind kind, std::vector<Value> items);
   static Value sequence(SequencePtr value) { return Value(Data(std::move(value))); }
-  static Value list(std::vector<Value> items) { return sequence(SequenceKind::kList, std::move(items)); }
-  static Value tuple(std::vector<Value> items) { return sequence(SequenceKind::kTuple, std::move(items)); }
+  static Value list(std::vector<Value> items) {
+    return sequence(SequenceKind::kList, std::move(items));
+  }
+  static Value tuple(std::vector<Value> items) {
+    return sequence(SequenceKind::kTuple, std::move(items));
+  }
   static Value generator(std::vector<Value> items) {
     return sequence(SequenceKind::kGenerator, std::move(items));
   }
@@ -69,7 +74,9 @@ class Value {
   [[nodiscard]] bool is_dict() const { return kind() == Kind::kDict; }
   [[nodiscard]] bool is_object() const { return kind() == Kind::kObject; }
   // Python's int includes bool.
-  [[nodiscard]] bool is_integral() const { return kind() == Kind::kInteger || kind() == Kind::kBool; }
+  [[nodiscard]] bool is_integral() const {
+    return kind() == Kind::kInteger || kind() == Kind::kBool;
+  }
   [[nodiscard]] bool is_number() const { return is_integral() || kind() == Kind::kFloat; }
 
   // Each requires the kind in question.
@@ -97,7 +104,14 @@ class Value {
 
  private:
   using ReasonPtr = std::shared_ptr<const std::string>;
-  using Data = std::variant<ReasonPtr, std::monostate, bool, Integer, double, TextPtr, SequencePtr, DictPtr,
+  using Data = std::variant<ReasonPtr,
+                            std::monostate,
+                            bool,
+                            Integer,
+                            double,
+                            TextPtr,
+                            SequencePtr,
+                            DictPtr,
                             ObjectPtr>;
   explicit Value(Data data) : data_(std::move(data)) {}
   Data data_;
@@ -111,7 +125,9 @@ struct Sequence {
   std::string label;    // how a range prints
   int depth = 1;
 
-  [[nodiscard]] bool is_tuple() const { return kind == SequenceKind::kTuple || kind == SequenceKind::kGroup; }
+  [[nodiscard]] bool is_tuple() const {
+    return kind == SequenceKind::kTuple || kind == SequenceKind::kGroup;
+  }
   [[nodiscard]] bool is_indexable() const {
     return kind == SequenceKind::kList || kind == SequenceKind::kRange || is_tuple();
   }
@@ -149,8 +165,8 @@ struct Arguments {
 
 class Runtime;
 
-// A function of the language written in C++. `self` is the filtered or tested value, or the object of a method; none
-// for globals.
+// A function of the language written in C++. `self` is the filtered or tested value, or the object
+// of a method; none for globals.
 using Native = Result<Value> (*)(Runtime& runtime, const Value& self, const Arguments& arguments);
 
 // Whatever is not plain data: functions, macros, namespaces, loops.
@@ -185,7 +201,9 @@ Result<bool> equals(Budget& budget, const Value& left, const Value& right);
 Result<bool> less_than(Budget& budget, const Value& left, const Value& right);
 
 // The order in which a stable sort would put the keys.
-Result<std::vector<size_t>> sorted_order(Budget& budget, const std::vector<Value>& keys, bool reverse);
+Result<std::vector<size_t>> sorted_order(Budget& budget,
+                                         const std::vector<Value>& keys,
+                                         bool reverse);
 
 // The items a for loop would see. A generator is used up by it.
 Result<SequencePtr> iterate(Budget& budget, const Value& value);
