@@ -34,10 +34,10 @@ constexpr std::array<GgmlTypeInfo, 11> kReadableTypes = {{
 // Types other programs write, by name only, so that a refusal can say what the file holds.
 std::string_view foreign_type_name(uint32_t type) {
   constexpr std::array<std::pair<uint32_t, std::string_view>, 21> kNames = {{
-      {9, "Q8_1"},   {10, "Q2_K"},     {11, "Q3_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"},
-      {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},  {20, "IQ4_NL"}, {21, "IQ3_S"},
-      {22, "IQ2_S"}, {23, "IQ4_XS"},   {24, "I8"},     {25, "I16"},   {26, "I32"},
-      {27, "I64"},   {28, "F64"},      {29, "IQ1_M"},  {34, "TQ1_0"}, {35, "TQ2_0"},
+      {9, "Q8_1"},    {10, "Q2_K"},    {11, "Q3_K"},  {15, "Q8_K"},   {16, "IQ2_XXS"},
+      {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"},
+      {22, "IQ2_S"},  {23, "IQ4_XS"},  {24, "I8"},    {25, "I16"},    {26, "I32"},
+      {27, "I64"},    {28, "F64"},     {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},
       {39, "MXFP4"},
   }};
   for (const auto& [number, name] : kNames) {
@@ -49,11 +49,19 @@ std::string_view foreign_type_name(uint32_t type) {
 // Bytes of one number or bool; 0 for strings and arrays.
 size_t number_bytes(GgufType type) {
   switch (type) {
-    case GgufType::kU8: case GgufType::kI8: case GgufType::kBool: return 1;
-    case GgufType::kU16: case GgufType::kI16: return 2;
-    case GgufType::kU32: case GgufType::kI32: case GgufType::kF32: return 4;
-    case GgufType::kU64: case GgufType::kI64: case GgufType::kF64: return 8;
-    case GgufType::kString: case GgufType::kArray: break;
+    case GgufType::kU8:
+    case GgufType::kI8:
+    case GgufType::kBool: return 1;
+    case GgufType::kU16:
+    case GgufType::kI16: return 2;
+    case GgufType::kU32:
+    case GgufType::kI32:
+    case GgufType::kF32: return 4;
+    case GgufType::kU64:
+    case GgufType::kI64:
+    case GgufType::kF64: return 8;
+    case GgufType::kString:
+    case GgufType::kArray: break;
   }
   return 0;
 }
@@ -78,7 +86,8 @@ GgufValue load_number(GgufType type, const std::byte* data) {
     case GgufType::kF32: return double{load<float>(data)};
     case GgufType::kF64: return load<double>(data);
     case GgufType::kBool: return load<uint8_t>(data) != 0;
-    case GgufType::kString: case GgufType::kArray: break;
+    case GgufType::kString:
+    case GgufType::kArray: break;
   }
   TENON_CHECK(false);
   return uint64_t{0};
@@ -123,8 +132,9 @@ double GgufArray::float_at(uint64_t index) const {
   return static_cast<double>(int_at(index));
 }
 
-// Walks the file front to back. Every length and count is held against the bytes that are left before it
-// drives a loop, an allocation or an index, so work and memory are proportional to the file.
+// Walks the file front to back. Every length and count is held against the bytes that are left
+// before it drives a loop, an allocation or an index, so work and memory are proportional to the
+// file.
 class GgufParser {
  public:
   explicit GgufParser(std::shared_ptr<const MappedFile> file)
@@ -143,8 +153,8 @@ class GgufParser {
   static constexpr uint64_t kMaxNameBytes = 1024;  // gguf.md says 64; some converters write more
   static constexpr uint64_t kMaxDims = 4;
   static constexpr uint64_t kMaxAlignment = uint64_t{1} << 20;
-  static constexpr uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;            // key length, key, type, value
-  static constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;   // name, dims, type, offset
+  static constexpr uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;  // key length, key, type, value
+  static constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // name, dims, type, offset
 
   [[nodiscard]] uint64_t left() const { return bytes_.size() - pos_; }
 
@@ -181,8 +191,9 @@ class GgufParser {
     for (uint64_t i = 0; i < entry_count; ++i) TENON_RETURN_IF_ERROR(parse_entry(i));
     TENON_RETURN_IF_ERROR(read_alignment());
     if (tensor_count > left() / kMinTensorBytes) {
-      return data_loss("tensor count {} needs at least {} bytes each at offset {}, but the file has {} bytes",
-                       tensor_count, kMinTensorBytes, pos_, bytes_.size());
+      return data_loss(
+          "tensor count {} needs at least {} bytes each at offset {}, but the file has {} bytes",
+          tensor_count, kMinTensorBytes, pos_, bytes_.size());
     }
     for (uint64_t i = 0; i < tensor_count; ++i) TENON_RETURN_IF_ERROR(parse_tensor(i));
     return place_tensors();
@@ -263,7 +274,8 @@ class GgufParser {
     return ok_status();
   }
 
-  static Status check_bools(GgufType type, std::span<const std::byte> values,
+  static Status check_bools(GgufType type,
+                            std::span<const std::byte> values,
                             const std::string& what) {
     if (type != GgufType::kBool) return ok_status();
     for (const std::byte value : values) {
@@ -276,13 +288,15 @@ class GgufParser {
 
   Status read_array(GgufArray& array, const std::string& what) {
     TENON_RETURN_IF_ERROR(read_type(array.type, fmt::format("{}: array", what)));
-    if (array.type == GgufType::kArray) return unsupported("{}: nested arrays are not supported", what);
+    if (array.type == GgufType::kArray)
+      return unsupported("{}: nested arrays are not supported", what);
     TENON_RETURN_IF_ERROR(read(array.count, fmt::format("{}: array count", what)));
     const bool is_string = array.type == GgufType::kString;
     const uint64_t element = is_string ? sizeof(uint64_t) : number_bytes(array.type);
     if (array.count > left() / element) {
-      return data_loss("{}: array count {} needs at least {} bytes each at offset {}, but the file has {} bytes",
-                       what, array.count, element, pos_, bytes_.size());
+      return data_loss(
+          "{}: array count {} needs at least {} bytes each at offset {}, but the file has {} bytes",
+          what, array.count, element, pos_, bytes_.size());
     }
     if (!is_string) {
       array.numbers = bytes_.subspan(pos_, array.count * element);
@@ -351,7 +365,8 @@ class GgufParser {
       return data_loss("{}: dimension 0 is {}, not a multiple of the {} block of {}", what, row,
                        info->name, block);
     }
-    // `elements` is below 2^63, so bytes can pass 2^64 only for types of more than 2 bytes an element.
+    // `elements` is below 2^63, so bytes can pass 2^64 only for types of more than 2 bytes an
+    // element.
     const uint64_t blocks = elements / block;
     const auto block_bytes = static_cast<uint64_t>(info->block_bytes);
     Extent extent;
@@ -375,10 +390,10 @@ class GgufParser {
     for (size_t i = 0; i < extents_.size(); ++i) {
       const auto [offset, size] = extents_[i];
       if (offset > available || size > available - offset) {
-        return data_loss("tensor {}: needs {} bytes at data offset {} (file offset {} + {}), but the "
-                         "file has {} bytes",
-                         quote_name(out_->tensors_[i].name), size, offset, begin, offset,
-                         bytes_.size());
+        return data_loss(
+            "tensor {}: needs {} bytes at data offset {} (file offset {} + {}), but the "
+            "file has {} bytes",
+            quote_name(out_->tensors_[i].name), size, offset, begin, offset, bytes_.size());
       }
     }
     TENON_RETURN_IF_ERROR(check_overlap());

@@ -45,9 +45,10 @@ std::string suffix_of(const SplitKeys& keys) {
 Result<std::vector<std::string>> split_paths(const std::string& path, const SplitKeys& keys) {
   const std::string suffix = suffix_of(keys);
   if (!std::string_view(path).ends_with(suffix)) {
-    return invalid_argument("{}: this is file {} of {} of a split model, but its name does not end in "
-                            "'{}', so the other files cannot be found",
-                            path, keys.number + 1, keys.count, suffix);
+    return invalid_argument(
+        "{}: this is file {} of {} of a split model, but its name does not end in "
+        "'{}', so the other files cannot be found",
+        path, keys.number + 1, keys.count, suffix);
   }
   const std::string prefix = path.substr(0, path.size() - suffix.size());
   std::vector<std::string> paths;
@@ -58,7 +59,8 @@ Result<std::vector<std::string>> split_paths(const std::string& path, const Spli
     if (std::filesystem::exists(paths.back(), error)) continue;
     if (missing.size() < 1000) missing += (missing.empty() ? "" : ", ") + paths.back();
   }
-  if (!missing.empty()) return not_found("{}: files of the split model are missing: {}", path, missing);
+  if (!missing.empty())
+    return not_found("{}: files of the split model are missing: {}", path, missing);
   return paths;
 }
 

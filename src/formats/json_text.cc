@@ -45,7 +45,8 @@ class CheckedDomBuilder : public nlohmann::json_sax<nlohmann::json> {
     --depth_;
     return dom_.end_array();
   }
-  bool parse_error(size_t position, const std::string& /*last_token*/,
+  bool parse_error(size_t position,
+                   const std::string& /*last_token*/,
                    const nlohmann::detail::exception& /*error*/) override {
     status_ = data_loss("not valid JSON at byte {}", position);
     return false;
@@ -80,7 +81,8 @@ Result<nlohmann::json> read_json_file(const std::string& path, size_t max_bytes)
   if (file->size() > max_bytes) {
     return data_loss("{}: {} bytes are above the limit of {}", path, file->size(), max_bytes);
   }
-  auto parsed = parse_json_text({reinterpret_cast<const char*>(file->bytes().data()), file->size()});
+  auto parsed =
+      parse_json_text({reinterpret_cast<const char*>(file->bytes().data()), file->size()});
   if (!parsed.ok()) return parsed.status().with_context(path);
   return parsed;
 }

@@ -11,8 +11,8 @@ namespace tenon {
 
 constexpr int kMaxJsonDepth = 64;
 
-// Errors: kDataLoss for text that is not JSON (with the byte position), a key that appears twice in one
-// object, or nesting deeper than kMaxJsonDepth.
+// Errors: kDataLoss for text that is not JSON (with the byte position), a key that appears twice in
+// one object, or nesting deeper than kMaxJsonDepth.
 Result<nlohmann::json> parse_json_text(std::string_view text);
 
 // The same for a file of at most `max_bytes`; messages name the file. kNotFound when there is none.

@@ -5,10 +5,15 @@
 namespace tenon {
 namespace {
 
-// Bytes of the well-formed UTF-8 sequence of a printable non-ASCII character at `at`; 0 if there is none.
+// Bytes of the well-formed UTF-8 sequence of a printable non-ASCII character at `at`; 0 if there is
+// none.
 size_t utf8_length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
-  const size_t length = byte(0) < 0xC2 ? 0 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : byte(0) < 0xF5 ? 4 : 0;
+  const size_t length = byte(0) < 0xC2   ? 0
+                        : byte(0) < 0xE0 ? 2
+                        : byte(0) < 0xF0 ? 3
+                        : byte(0) < 0xF5 ? 4
+                                         : 0;
   if (length == 0 || at + length > text.size()) return 0;
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
@@ -46,6 +51,8 @@ std::string printable_text(std::string_view text, size_t max_bytes) {
   return out;
 }
 
-std::string quote_name(std::string_view name) { return "'" + printable_text(name, 80) + "'"; }
+std::string quote_name(std::string_view name) {
+  return "'" + printable_text(name, 80) + "'";
+}
 
 }  // namespace tenon

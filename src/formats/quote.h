@@ -6,8 +6,8 @@
 
 namespace tenon {
 
-// Valid UTF-8 stays; control characters become \n, \t or \xNN, and so do bytes that are no UTF-8. Shortened
-// to about `max_bytes` with "..." at the end.
+// Valid UTF-8 stays; control characters become \n, \t or \xNN, and so do bytes that are no UTF-8.
+// Shortened to about `max_bytes` with "..." at the end.
 [[nodiscard]] std::string printable_text(std::string_view text, size_t max_bytes);
 
 // 'name' in quotes, for messages.

@@ -19,9 +19,21 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr size_t kMaxDims = 8;
 
 constexpr std::array<std::pair<std::string_view, uint64_t>, 15> kDtypeBytes = {{
-    {"BOOL", 1}, {"U8", 1}, {"I8", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
-    {"I16", 2}, {"U16", 2}, {"F16", 2}, {"BF16", 2},
-    {"I32", 4}, {"U32", 4}, {"F32", 4}, {"I64", 8}, {"U64", 8}, {"F64", 8},
+    {"BOOL", 1},
+    {"U8", 1},
+    {"I8", 1},
+    {"F8_E4M3", 1},
+    {"F8_E5M2", 1},
+    {"I16", 2},
+    {"U16", 2},
+    {"F16", 2},
+    {"BF16", 2},
+    {"I32", 4},
+    {"U32", 4},
+    {"F32", 4},
+    {"I64", 8},
+    {"U64", 8},
+    {"F64", 8},
 }};
 
 uint64_t dtype_size(std::string_view name) {
@@ -39,8 +51,9 @@ struct HeaderEntry {
   uint32_t fields = 0;  // bits of the fields seen
 };
 
-// Reads the header event by event, so that no document of the file's choosing is ever built in memory.
-// The grammar is fixed: {name: {dtype: string, shape: [uint], data_offsets: [uint, uint]}, __metadata__: {..}}.
+// Reads the header event by event, so that no document of the file's choosing is ever built in
+// memory. The grammar is fixed: {name: {dtype: string, shape: [uint], data_offsets: [uint, uint]},
+// __metadata__: {..}}.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<HeaderEntry> entries;
@@ -100,7 +113,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (state_ != State::kEntry || field_ != kDtype) return unexpected("a string");
     if (dtype_size(value) == 0) {
       std::string known;
-      for (const auto& [name, bytes] : kDtypeBytes) known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
+      for (const auto& [name, bytes] : kDtypeBytes)
+        known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
       status_ = unsupported("tensor {}: dtype {} is not known; known: {}",
                             quote_name(entries.back().name), quote_name(value), known);
       return false;
@@ -135,7 +149,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return unexpected("a number that is no integer below 2^64");
   }
   bool binary(binary_t&) override { return unexpected("binary data"); }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(size_t position,
+                   const std::string&,
+                   const nlohmann::detail::exception&) override {
     status_ = data_loss("header: not valid JSON at header byte {}", position);
     return false;
   }
@@ -191,14 +207,17 @@ class SafetensorsParser {
     std::memcpy(&length, bytes_.data(), sizeof(length));
     const uint64_t left = bytes_.size() - sizeof(length);
     if (length > kMaxHeaderBytes) {
-      return data_loss("header length {} is above the format's limit of {}", length, kMaxHeaderBytes);
+      return data_loss("header length {} is above the format's limit of {}", length,
+                       kMaxHeaderBytes);
     }
     if (length > left) {
       return data_loss("the header needs {} bytes, but the file has {}", sizeof(length) + length,
                        bytes_.size());
     }
-    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + sizeof(length), length);
-    if (text.empty() || text.front() != '{') return data_loss("header: it does not start with '{{'");
+    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + sizeof(length),
+                                length);
+    if (text.empty() || text.front() != '{')
+      return data_loss("header: it does not start with '{{'");
     HeaderReader header;
     const bool ok = nlohmann::json::sax_parse(text, &header);
     if (!header.status().ok()) return header.status();
@@ -226,12 +245,13 @@ class SafetensorsParser {
     const uint64_t begin = entry.offsets[0];
     const uint64_t end = entry.offsets[1];
     if (begin > end || end - begin != size) {
-      return data_loss("{}: shape and dtype need {} bytes, but data_offsets are [{}, {}]", what, size,
-                       begin, end);
+      return data_loss("{}: shape and dtype need {} bytes, but data_offsets are [{}, {}]", what,
+                       size, begin, end);
     }
     if (end > data.size()) {
-      return data_loss("{}: needs bytes up to data offset {} (file offset {}), but the file has {} bytes",
-                       what, end, bytes_.size() - data.size() + end, bytes_.size());
+      return data_loss(
+          "{}: needs bytes up to data offset {} (file offset {}), but the file has {} bytes", what,
+          end, bytes_.size() - data.size() + end, bytes_.size());
     }
     tensor.name = entry.name;
     tensor.dtype = entry.dtype;
@@ -245,9 +265,8 @@ class SafetensorsParser {
   static Status check_coverage(const std::vector<HeaderEntry>& entries, uint64_t data_size) {
     std::vector<const HeaderEntry*> order;
     for (const HeaderEntry& entry : entries) order.push_back(&entry);
-    std::sort(order.begin(), order.end(), [](const HeaderEntry* a, const HeaderEntry* b) {
-      return a->offsets < b->offsets;
-    });
+    std::sort(order.begin(), order.end(),
+              [](const HeaderEntry* a, const HeaderEntry* b) { return a->offsets < b->offsets; });
     uint64_t end = 0;
     for (const HeaderEntry* entry : order) {
       if (entry->offsets[0] != end) {

@@ -1,5 +1,6 @@
-// safetensors container: an 8-byte header length, a JSON header, then the tensors' bytes. Everything is
-// checked before any pointer is handed out. Format: github.com/huggingface/safetensors, README.
+// safetensors container: an 8-byte header length, a JSON header, then the tensors' bytes.
+// Everything is checked before any pointer is handed out. Format:
+// github.com/huggingface/safetensors, README.
 //
 // Ownership:     a SafetensorsFile keeps its MappedFile alive; spans live as long as it does.
 // Thread safety: immutable after open().
@@ -21,8 +22,8 @@ namespace tenon {
 
 struct SafetensorsTensor {
   std::string name;
-  std::string dtype;           // as spelled in the file: "F32", "BF16", "I64", ...
-  std::vector<int64_t> shape;  // outermost first; empty: a scalar; a dimension may be 0
+  std::string dtype;                // as spelled in the file: "F32", "BF16", "I64", ...
+  std::vector<int64_t> shape;       // outermost first; empty: a scalar; a dimension may be 0
   std::span<const std::byte> data;  // exactly the tensor's bytes; may be unaligned
 };
 
@@ -31,8 +32,8 @@ using SafetensorsIndex = std::map<std::string, std::string, std::less<>>;  // te
 
 class SafetensorsFile {
  public:
-  // Errors: kDataLoss; the message names the file, the tensor or field, and the needed and the actual size.
-  // Bounded time and memory whatever the header claims.
+  // Errors: kDataLoss; the message names the file, the tensor or field, and the needed and the
+  // actual size. Bounded time and memory whatever the header claims.
   static Result<std::shared_ptr<const SafetensorsFile>> open(const std::string& path);
 
   [[nodiscard]] const std::shared_ptr<const MappedFile>& file() const { return file_; }
@@ -49,9 +50,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Every file of the model in `folder`. With an index: the files it lists (all must exist and hold the
-// tensors it promises; other files are ignored with a note). Without: all *.safetensors of the folder.
-// A tensor in two files is refused, so is an index entry that points outside the folder.
+// Every file of the model in `folder`. With an index: the files it lists (all must exist and hold
+// the tensors it promises; other files are ignored with a note). Without: all *.safetensors of the
+// folder. A tensor in two files is refused, so is an index entry that points outside the folder.
 struct SafetensorsFolder {
   std::vector<std::shared_ptr<const SafetensorsFile>> files;
   std::vector<std::string> notes;  // ignored files and tensors, for the log

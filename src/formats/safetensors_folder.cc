@@ -46,12 +46,14 @@ Result<SafetensorsIndex> read_index(const std::string& path) {
   SafetensorsIndex index;
   for (const auto& [tensor, value] : map->items()) {
     const auto* file = value.get_ptr<const std::string*>();
-    if (file == nullptr) return data_loss("{}: weight_map {} is not a string", path, quote_name(tensor));
+    if (file == nullptr)
+      return data_loss("{}: weight_map {} is not a string", path, quote_name(tensor));
     // A plain file name: nothing an index says may reach outside its folder.
     if (file->empty() || *file == "." || *file == ".." ||
         file->find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
-      return data_loss("{}: weight_map {} points to {}, which is not a plain file name in the folder",
-                       path, quote_name(tensor), quote_name(*file));
+      return data_loss(
+          "{}: weight_map {} points to {}, which is not a plain file name in the folder", path,
+          quote_name(tensor), quote_name(*file));
     }
     index.emplace(tensor, *file);
   }
@@ -59,7 +61,8 @@ Result<SafetensorsIndex> read_index(const std::string& path) {
   return index;
 }
 
-Result<SafetensorsFolder> open_with_index(const std::string& folder, const std::string& index_path) {
+Result<SafetensorsFolder> open_with_index(const std::string& folder,
+                                          const std::string& index_path) {
   SafetensorsFolder out;
   TENON_ASSIGN_OR_RETURN(out.index, read_index(index_path));
   std::set<std::string> wanted;

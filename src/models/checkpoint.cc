@@ -25,9 +25,9 @@ std::string list_names(const std::vector<std::string>& names) {
 
 std::string readable_weight_types() {
   std::string list;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1,
-                            DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K,
-                            DType::kQ6_K}) {
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+        DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
     list += fmt::format("{}{}", list.empty() ? "" : ", ", dtype_traits(dtype).name);
   }
   return list;

@@ -1,7 +1,8 @@
-// The weights of a model under the names its file uses, whatever the format: what loaders produce and an
-// architecture consumes.
+// The weights of a model under the names its file uses, whatever the format: what loaders produce
+// and an architecture consumes.
 //
-// Ownership:     a Checkpoint shares the mapped files and owns generated or realigned tensors; a model that
+// Ownership:     a Checkpoint shares the mapped files and owns generated or realigned tensors; a
+// model that
 //                keeps pointers into it keeps the Checkpoint.
 // Thread safety: one thread at a time.
 #pragma once
@@ -26,8 +27,8 @@ enum class WeightNaming { kGguf, kHuggingFace };
 
 struct StoredTensor {
   std::string name;
-  std::string type_name;       // as the file spells it, for messages
-  bool readable = true;        // false: the type is none of DType's weight types
+  std::string type_name;  // as the file spells it, for messages
+  bool readable = true;   // false: the type is none of DType's weight types
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;  // outermost first
   const void* data = nullptr;
@@ -42,7 +43,8 @@ struct TensorSpec {
   bool is_norm = false;  // dummy weights: ones instead of noise
 };
 
-// Hands out tensors and checks them off. Problems are collected, so that one message lists all of them.
+// Hands out tensors and checks them off. Problems are collected, so that one message lists all of
+// them.
 class Checkpoint {
  public:
   ModelConfig config;
@@ -68,9 +70,10 @@ class Checkpoint {
   // A tensor that is known and not needed.
   void ignore(std::string_view name);
 
-  // After everything was taken: kDataLoss listing every missing and misshapen tensor, kUnsupported listing
-  // those of unreadable types and the readable ones; unused tensors are logged, and refused if they are
-  // biases, which would change the result. Files that changed meanwhile are refused as well.
+  // After everything was taken: kDataLoss listing every missing and misshapen tensor, kUnsupported
+  // listing those of unreadable types and the readable ones; unused tensors are logged, and refused
+  // if they are biases, which would change the result. Files that changed meanwhile are refused as
+  // well.
   Status finish() const;
 
   // "Q4_1 (210), F32 (61), Q8_0 (1)" over the tensors taken.
@@ -89,9 +92,11 @@ class Checkpoint {
 
 Result<Checkpoint> open_gguf_checkpoint(const std::string& path);
 Result<Checkpoint> open_safetensors_checkpoint(const std::string& folder);
-// Random weights for the tensors `specs` of a config.json: the same for the same seed, in the config's
-// dtype, of a size that keeps activations finite. `checkpoint` brings config and path.
-Status fill_dummy_checkpoint(Checkpoint& checkpoint, const std::vector<TensorSpec>& specs, DType dtype,
+// Random weights for the tensors `specs` of a config.json: the same for the same seed, in the
+// config's dtype, of a size that keeps activations finite. `checkpoint` brings config and path.
+Status fill_dummy_checkpoint(Checkpoint& checkpoint,
+                             const std::vector<TensorSpec>& specs,
+                             DType dtype,
                              uint64_t seed);
 
 }  // namespace tenon

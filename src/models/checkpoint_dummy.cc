@@ -46,7 +46,9 @@ void fill(const TensorSpec& spec, DType dtype, uint64_t seed, std::byte* data, i
 
 }  // namespace
 
-Status fill_dummy_checkpoint(Checkpoint& checkpoint, const std::vector<TensorSpec>& specs, DType dtype,
+Status fill_dummy_checkpoint(Checkpoint& checkpoint,
+                             const std::vector<TensorSpec>& specs,
+                             DType dtype,
                              uint64_t seed) {
   for (const TensorSpec& spec : specs) {
     int64_t elements = 1;
@@ -54,8 +56,8 @@ Status fill_dummy_checkpoint(Checkpoint& checkpoint, const std::vector<TensorSpe
     const int64_t bytes = dtype_bytes(dtype, elements);
     Buffer memory = Buffer::try_allocate(static_cast<size_t>(bytes));
     if (memory.data() == nullptr) {
-      return resource_exhausted("{}: dummy weights: no memory for {} bytes of '{}'", checkpoint.path,
-                                bytes, spec.name);
+      return resource_exhausted("{}: dummy weights: no memory for {} bytes of '{}'",
+                                checkpoint.path, bytes, spec.name);
     }
     fill(spec, dtype, seed, memory.data(), elements);
     StoredTensor tensor;

@@ -19,10 +19,13 @@ std::optional<DType> dtype_of(std::string_view name) {
 }
 
 bool is_aligned(const void* data, DType dtype) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_traits(dtype).block_bytes) == 0;
+  return reinterpret_cast<uintptr_t>(data) %
+             static_cast<uintptr_t>(dtype_traits(dtype).block_bytes) ==
+         0;
 }
 
-Status add_tensor(const SafetensorsTensor& tensor, const std::shared_ptr<const MappedFile>& file,
+Status add_tensor(const SafetensorsTensor& tensor,
+                  const std::shared_ptr<const MappedFile>& file,
                   Checkpoint& checkpoint) {
   const std::optional<DType> dtype = dtype_of(tensor.dtype);
   StoredTensor stored;

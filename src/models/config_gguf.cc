@@ -17,12 +17,15 @@ const GgufTensor* find_tensor(const Files& files, std::string_view name) {
   return nullptr;
 }
 
-// Reads keys below "<architecture>."; a missing key leaves the value as it is unless it is required.
+// Reads keys below "<architecture>."; a missing key leaves the value as it is unless it is
+// required.
 class KeyReader {
  public:
   KeyReader(const GgufFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
 
-  [[nodiscard]] std::string key(std::string_view name) const { return fmt::format("{}.{}", prefix_, name); }
+  [[nodiscard]] std::string key(std::string_view name) const {
+    return fmt::format("{}.{}", prefix_, name);
+  }
   [[nodiscard]] bool has(std::string_view name) const { return file_.find(key(name)) != nullptr; }
 
   Status read(std::string_view name, int32_t& value, bool required) const {
@@ -47,7 +50,8 @@ class KeyReader {
     const GgufArray& list = **array;
     const bool integers = list.type != GgufType::kString && list.type != GgufType::kF32 &&
                           list.type != GgufType::kF64 && list.count > 0;
-    if (!integers) return invalid_argument("metadata {} is not a list of integers", quote_name(key(name)));
+    if (!integers)
+      return invalid_argument("metadata {} is not a list of integers", quote_name(key(name)));
     for (uint64_t i = 1; i < list.count; ++i) {
       if (list.int_at(i) != list.int_at(0)) {
         return unsupported("metadata {}: different values per layer are not supported",
@@ -78,8 +82,7 @@ Status read_sizes(const KeyReader& keys, ModelConfig& config) {
   TENON_RETURN_IF_ERROR(keys.read_uniform("attention.head_count", config.num_heads, true));
   config.num_kv_heads = config.num_heads;
   TENON_RETURN_IF_ERROR(keys.read_uniform("attention.head_count_kv", config.num_kv_heads, false));
-  TENON_RETURN_IF_ERROR(
-      keys.read("attention.layer_norm_rms_epsilon", config.rms_norm_eps, true));
+  TENON_RETURN_IF_ERROR(keys.read("attention.layer_norm_rms_epsilon", config.rms_norm_eps, true));
   config.head_dim = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
   TENON_RETURN_IF_ERROR(keys.read("attention.key_length", config.head_dim, false));
   int32_t value_dim = config.head_dim;
@@ -112,11 +115,13 @@ Status read_rope(const GgufFile& file, const KeyReader& keys, ModelConfig& confi
   }
   if (type == "linear") {
     scaling.kind = RopeScaling::Kind::kLinear;
-    TENON_RETURN_IF_ERROR(keys.read("rope.scaling.factor", scaling.factor, !keys.has("rope.scale_linear")));
+    TENON_RETURN_IF_ERROR(
+        keys.read("rope.scaling.factor", scaling.factor, !keys.has("rope.scale_linear")));
   } else if (type != "none") {
-    return unsupported("metadata '{}': {} is not supported; supported: none, linear, and llama3 by "
-                       "the tensor rope_freqs.weight",
-                       keys.key("rope.scaling.type"), quote_name(type));
+    return unsupported(
+        "metadata '{}': {} is not supported; supported: none, linear, and llama3 by "
+        "the tensor rope_freqs.weight",
+        keys.key("rope.scaling.type"), quote_name(type));
   }
   return ok_status();
 }
@@ -168,7 +173,8 @@ Result<ModelConfig> read_config(const Files& files) {
   TENON_RETURN_IF_ERROR(read_sizes(keys, config));
   TENON_RETURN_IF_ERROR(read_rope(file, keys, config));
   TENON_RETURN_IF_ERROR(read_rope_freqs(files, config));
-  config.rope_interleaved = true;  // the converter permutes Q and K of every architecture listed here
+  config.rope_interleaved =
+      true;  // the converter permutes Q and K of every architecture listed here
   config.tie_word_embeddings = find_tensor(files, "output.weight") == nullptr;
   TENON_RETURN_IF_ERROR(check_config(config));
   return config;

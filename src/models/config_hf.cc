@@ -15,7 +15,8 @@ using nlohmann::json;
 
 constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 
-// Typed access to one JSON object. A key that is missing or null leaves the value as it is unless required.
+// Typed access to one JSON object. A key that is missing or null leaves the value as it is unless
+// required.
 class JsonReader {
  public:
   explicit JsonReader(const json& object) : object_(object) {}
@@ -95,7 +96,7 @@ Status read_sizes(const JsonReader& json_config, ModelConfig& config) {
   config.head_dim = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
   TENON_RETURN_IF_ERROR(json_config.read("head_dim", config.head_dim));
   TENON_RETURN_IF_ERROR(json_config.read("vocab_size", config.vocab_size, true));
-  config.max_position = 2048;    // defaults of transformers' LlamaConfig
+  config.max_position = 2048;  // defaults of transformers' LlamaConfig
   config.rms_norm_eps = 1e-6F;
   TENON_RETURN_IF_ERROR(json_config.read("max_position_embeddings", config.max_position));
   TENON_RETURN_IF_ERROR(json_config.read("rms_norm_eps", config.rms_norm_eps));
@@ -112,17 +113,19 @@ Status refuse_unsupported(const JsonReader& json_config) {
   std::string activation = "silu";
   TENON_RETURN_IF_ERROR(json_config.read("hidden_act", activation));
   if (activation != "silu" && activation != "swish") {
-    return unsupported("'hidden_act': {} is not supported; supported: silu", quote_name(activation));
+    return unsupported("'hidden_act': {} is not supported; supported: silu",
+                       quote_name(activation));
   }
   if (json_config.find("quantization_config") != nullptr) {
-    return unsupported("'quantization_config' is not supported; quantised weights are read from GGUF");
+    return unsupported(
+        "'quantization_config' is not supported; quantised weights are read from GGUF");
   }
   return ok_status();
 }
 
 Status read_rope_scaling(const JsonReader& rope, ModelConfig& config) {
   std::string type = "default";
-  TENON_RETURN_IF_ERROR(rope.read("type", type));       // the older name
+  TENON_RETURN_IF_ERROR(rope.read("type", type));  // the older name
   TENON_RETURN_IF_ERROR(rope.read("rope_type", type));
   TENON_RETURN_IF_ERROR(rope.read("rope_theta", config.rope_theta));
   if (type == "default") return ok_status();

@@ -12,9 +12,9 @@
 
 namespace tenon {
 
-// Errors name the file and the key: kUnsupported for an architecture, a RoPE scaling or a feature this
-// engine cannot reproduce (with the list of what it can), kInvalidArgument for values out of range.
-// `files`: all files of the model, the one with the metadata first (open_gguf_files).
+// Errors name the file and the key: kUnsupported for an architecture, a RoPE scaling or a feature
+// this engine cannot reproduce (with the list of what it can), kInvalidArgument for values out of
+// range. `files`: all files of the model, the one with the metadata first (open_gguf_files).
 Result<ModelConfig> config_from_gguf(const std::vector<std::shared_ptr<const GgufFile>>& files);
 
 struct HfConfig {

@@ -21,7 +21,8 @@ constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 std::string array_element(const GgufArray& array, uint64_t index) {
   switch (array.type) {
     case GgufType::kString: return fmt::format("\"{}\"", printable_text(array.strings[index], 24));
-    case GgufType::kF32: case GgufType::kF64: return fmt::format("{}", array.float_at(index));
+    case GgufType::kF32:
+    case GgufType::kF64: return fmt::format("{}", array.float_at(index));
     default: return fmt::format("{}", array.int_at(index));
   }
 }
@@ -111,7 +112,8 @@ Result<ModelSummary> inspect_folder(const std::string& folder) {
   summary.notes = opened.notes;
   for (const auto& [key, value] : json.items()) {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    summary.metadata.emplace_back(printable_text(key, kMaxValueBytes), printable_text(text, kMaxValueBytes));
+    summary.metadata.emplace_back(printable_text(key, kMaxValueBytes),
+                                  printable_text(text, kMaxValueBytes));
     if (key == "architectures" && value.is_array() && !value.empty() && value.front().is_string()) {
       summary.architecture = printable_text(value.front().get<std::string>(), kMaxValueBytes);
     }

@@ -1,5 +1,5 @@
-// What a model file or folder holds, for `tenon inspect`: plain data, read without loading any weight.
-// Thread safe: a plain function.
+// What a model file or folder holds, for `tenon inspect`: plain data, read without loading any
+// weight. Thread safe: a plain function.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct ModelSummary {
   std::vector<std::string> files;
   std::vector<std::pair<std::string, std::string>> metadata;  // values printable and shortened
   std::vector<TensorSummary> tensors;                         // in file order
-  int64_t parameters = 0;    // stored numbers; a tied matrix counts once
+  int64_t parameters = 0;  // stored numbers; a tied matrix counts once
   int64_t weight_bytes = 0;
   // Set if this engine can run the model; otherwise `why_not` says what is in the way.
   std::optional<ModelConfig> config;

@@ -18,18 +18,26 @@ struct Names {
 };
 
 constexpr Names kGgufNames = {
-    "token_embd.weight", "output_norm.weight", "output.weight",
-    "blk.{}.attn_norm.weight", "blk.{}.attn_q.weight", "blk.{}.attn_k.weight",
-    "blk.{}.attn_v.weight", "blk.{}.attn_output.weight", "blk.{}.ffn_norm.weight",
-    "blk.{}.ffn_gate.weight", "blk.{}.ffn_up.weight", "blk.{}.ffn_down.weight"};
+    "token_embd.weight",       "output_norm.weight",        "output.weight",
+    "blk.{}.attn_norm.weight", "blk.{}.attn_q.weight",      "blk.{}.attn_k.weight",
+    "blk.{}.attn_v.weight",    "blk.{}.attn_output.weight", "blk.{}.ffn_norm.weight",
+    "blk.{}.ffn_gate.weight",  "blk.{}.ffn_up.weight",      "blk.{}.ffn_down.weight"};
 
-constexpr Names kHuggingFaceNames = {
-    "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight",
-    "model.layers.{}.input_layernorm.weight", "model.layers.{}.self_attn.q_proj.weight",
-    "model.layers.{}.self_attn.k_proj.weight", "model.layers.{}.self_attn.v_proj.weight",
-    "model.layers.{}.self_attn.o_proj.weight", "model.layers.{}.post_attention_layernorm.weight",
-    "model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight",
-    "model.layers.{}.mlp.down_proj.weight"};
+constexpr Names kHuggingFaceNames = {"model.embed_tokens.weight",
+                                     "model.norm.weight",
+                                     "lm_head.weight",
+                                     "model.layers.{}.input_layernorm.weight",
+                                     "model.layers.{}.self_attn.q_proj.weight",
+                                     "model.layers.{}.self_attn.k_proj.weight",
+                                     "model.layers.{}.self_attn.v_proj.weight",
+                                     "model.layers.{}.self_attn.o_proj.weight",
+                                     "model.layers.{}.post_attention_layernorm.weight",
+                                     "model.layers.{}.mlp.gate_proj.weight",
+                                     "model.layers.{}.mlp.up_proj.weight",
+                                     "model.layers.{}.mlp.down_proj.weight"};
+
+// A million tokens at the largest head sizes in use; a file may claim any context length.
+constexpr int64_t kMaxRopeTableBytes = int64_t{1} << 30;
 
 // The tensors of one layer, and those outside layers.
 struct LayerSpecs {
@@ -49,7 +57,9 @@ class Specs {
     const int64_t inner = config_.intermediate_size;
     const int64_t q_rows = int64_t{config_.num_heads} * config_.head_dim;
     const int64_t kv_rows = int64_t{config_.num_kv_heads} * config_.head_dim;
-    const auto name = [&](std::string_view format) { return fmt::format(fmt::runtime(format), index); };
+    const auto name = [&](std::string_view format) {
+      return fmt::format(fmt::runtime(format), index);
+    };
     return {{name(names_.attention_norm), {hidden}, true},
             {name(names_.q), {q_rows, hidden}},
             {name(names_.k), {kv_rows, hidden}},
@@ -79,8 +89,8 @@ struct LlamaLayer {
   std::unique_ptr<AttentionImpl> attention;
 };
 
-// Activation memory of one step, f32. forward() leaves its results in `residual` and `attention`; logits()
-// gathers the wanted rows of both into `last_*` and may use everything else.
+// Activation memory of one step, f32. forward() leaves its results in `residual` and `attention`;
+// logits() gathers the wanted rows of both into `last_*` and may use everything else.
 struct Activations {
   Buffer residual, hidden, qkv, attention, projection, gate_up, inner;
   Buffer last_residual, last_attention;
@@ -102,8 +112,9 @@ class Llama : public Model {
   [[nodiscard]] std::vector<LayerParams> layers() const override;
   void attach_attention(std::vector<std::unique_ptr<AttentionImpl>> impls) override;
   Status reserve(int32_t max_tokens, int32_t max_logits_rows) override;
-  // The last layer is computed up to its attention only: what follows works row by row, and logits() does
-  // it for the rows that are wanted. A prefill thus spares one MLP of all tokens but the last.
+  // The last layer is computed up to its attention only: what follows works row by row, and
+  // logits() does it for the rows that are wanted. A prefill thus spares one MLP of all tokens but
+  // the last.
   void forward(const ModelInput& input) override;
   void logits(std::span<const int32_t> rows, const TensorView& out) override;
   [[nodiscard]] int64_t weight_bytes() const override { return weight_bytes_; }
@@ -119,12 +130,16 @@ class Llama : public Model {
   LayerSources take_layer(const LayerSpecs& specs, LlamaLayer& layer);
   Status build_linear(std::span<const WeightSource> parts, std::unique_ptr<LinearWeight>& weight);
 
-  [[nodiscard]] int64_t q_features() const { return int64_t{config().num_heads} * config().head_dim; }
+  [[nodiscard]] int64_t q_features() const {
+    return int64_t{config().num_heads} * config().head_dim;
+  }
   [[nodiscard]] int64_t kv_features() const {
     return int64_t{config().num_kv_heads} * config().head_dim;
   }
   void attend(LlamaLayer& layer, const ModelInput& input, const TensorView& hidden);
-  void feed_forward(const LlamaLayer& layer, const TensorView& residual, const TensorView& attention,
+  void feed_forward(const LlamaLayer& layer,
+                    const TensorView& residual,
+                    const TensorView& attention,
                     const TensorView& out);
 
   Checkpoint checkpoint_;  // first: weights may point into its memory
@@ -150,7 +165,8 @@ Llama::LayerSources Llama::take_layer(const LayerSpecs& specs, LlamaLayer& layer
           {checkpoint_.take_matrix(specs.down)}};
 }
 
-Status Llama::build_linear(std::span<const WeightSource> parts, std::unique_ptr<LinearWeight>& weight) {
+Status Llama::build_linear(std::span<const WeightSource> parts,
+                           std::unique_ptr<LinearWeight>& weight) {
   auto made = ops_->make_linear(parts, exact_);
   if (!made.ok()) return made.status().with_context(checkpoint_.path);
   weight = std::move(made).value();
@@ -201,7 +217,15 @@ Status Llama::load(const ModelLoadOptions& options) {
   if (!cfg.tie_word_embeddings) {
     weight_bytes_ += dtype_bytes(embedding_.dtype, embedding_.rows * embedding_.cols);
   }
-  rope_ = make_rope_table(cfg, options.max_position > 0 ? options.max_position : cfg.max_position);
+  const int32_t positions = options.max_position > 0 ? options.max_position : cfg.max_position;
+  const int64_t table_bytes = int64_t{positions} * cfg.rotary_dim * int64_t{sizeof(float)};
+  if (table_bytes > kMaxRopeTableBytes) {
+    return resource_exhausted(
+        "{}: a context of {} tokens needs a RoPE table of {} bytes, above the "
+        "limit of {}; choose a shorter context",
+        checkpoint_.path, positions, table_bytes, kMaxRopeTableBytes);
+  }
+  rope_ = make_rope_table(cfg, positions);
   report(1.0, "ready");
   return ok_status();
 }
@@ -235,7 +259,8 @@ Status Llama::reserve(int32_t max_tokens, int32_t max_logits_rows) {
     buffer = Buffer();  // the old memory first
     buffer = Buffer::try_allocate(bytes);
     if (buffer.data() != nullptr) return ok_status();
-    return resource_exhausted("no memory for {} bytes of activations ({} tokens a step)", bytes, rows);
+    return resource_exhausted("no memory for {} bytes of activations ({} tokens a step)", bytes,
+                              rows);
   };
   const int32_t scratch_rows = std::max(max_tokens, max_logits_rows);
   TENON_RETURN_IF_ERROR(take(act_.residual, max_tokens, hidden));
@@ -258,16 +283,20 @@ void Llama::attend(LlamaLayer& layer, const ModelInput& input, const TensorView&
   const TensorView qkv = rows_of(act_.qkv, rows, q_features() + 2 * kv_features());
   ops_->linear(*layer.qkv, hidden, qkv);
   // Q and K heads lie side by side and rotate alike, so one call does both.
-  ops_->rope(qkv.columns(0, q_features() + kv_features()), input.positions, config().head_dim, rope_);
+  ops_->rope(qkv.columns(0, q_features() + kv_features()), input.positions, config().head_dim,
+             rope_);
   layer.attention->write_kv(qkv.columns(q_features(), kv_features()),
                             qkv.columns(q_features() + kv_features(), kv_features()),
                             input.slot_mapping);
-  layer.attention->forward(qkv.columns(0, q_features()), rows_of(act_.attention, rows, q_features()),
-                           *input.attention);
+  layer.attention->forward(qkv.columns(0, q_features()),
+                           rows_of(act_.attention, rows, q_features()), *input.attention);
 }
 
-// residual += the layer's output projection of `attention`; out = its MLP, not yet added to the residual.
-void Llama::feed_forward(const LlamaLayer& layer, const TensorView& residual, const TensorView& attention,
+// residual += the layer's output projection of `attention`; out = its MLP, not yet added to the
+// residual.
+void Llama::feed_forward(const LlamaLayer& layer,
+                         const TensorView& residual,
+                         const TensorView& attention,
                          const TensorView& out) {
   const int64_t inner = config().intermediate_size;
   const int64_t rows = residual.rows();
@@ -300,7 +329,8 @@ void Llama::forward(const ModelInput& input) {
     if (i + 1 == layers_.size()) break;  // logits() goes on from here, for the rows that are wanted
     const TensorView attention = rows_of(act_.attention, tokens, q_features());
     feed_forward(layers_[i], residual, attention, projection);
-    ops_->add_rms_norm(residual, projection, layers_[i + 1].attention_norm, config().rms_norm_eps, hidden);
+    ops_->add_rms_norm(residual, projection, layers_[i + 1].attention_norm, config().rms_norm_eps,
+                       hidden);
   }
   last_tokens_ = tokens;
 }
@@ -336,7 +366,8 @@ std::vector<TensorSpec> llama_tensors(const ModelConfig& config, WeightNaming na
   return all;
 }
 
-Result<std::unique_ptr<Model>> build_llama(Checkpoint checkpoint, const ModelLoadOptions& options,
+Result<std::unique_ptr<Model>> build_llama(Checkpoint checkpoint,
+                                           const ModelLoadOptions& options,
                                            Ops* ops) {
   auto model = std::make_unique<Llama>(std::move(checkpoint), ops);
   TENON_RETURN_IF_ERROR(model->load(options));

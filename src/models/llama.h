@@ -11,7 +11,8 @@
 namespace tenon {
 
 [[nodiscard]] std::vector<TensorSpec> llama_tensors(const ModelConfig& config, WeightNaming naming);
-Result<std::unique_ptr<Model>> build_llama(Checkpoint checkpoint, const ModelLoadOptions& options,
+Result<std::unique_ptr<Model>> build_llama(Checkpoint checkpoint,
+                                           const ModelLoadOptions& options,
                                            Ops* ops);
 
 }  // namespace tenon

@@ -19,9 +19,10 @@ Result<Format> detect_format(const std::string& path) {
   if (!fs::exists(status)) return not_found("{}: no such file or folder", path);
   if (!fs::is_directory(status)) return Format::kGguf;
   if (fs::exists(fs::path(path) / "config.json", error)) return Format::kSafetensors;
-  return invalid_argument("{}: the folder has no config.json; give a GGUF file, or a folder with "
-                          "config.json and *.safetensors",
-                          path);
+  return invalid_argument(
+      "{}: the folder has no config.json; give a GGUF file, or a folder with "
+      "config.json and *.safetensors",
+      path);
 }
 
 Result<Checkpoint> open_dummy_checkpoint(const ModelLoadOptions& options) {
@@ -31,9 +32,9 @@ Result<Checkpoint> open_dummy_checkpoint(const ModelLoadOptions& options) {
   checkpoint.config = std::move(config.model);
   TENON_ASSIGN_OR_RETURN(const Architecture* architecture,
                          find_architecture(checkpoint.config.architecture));
-  TENON_RETURN_IF_ERROR(fill_dummy_checkpoint(
-      checkpoint, architecture->tensors(checkpoint.config, checkpoint.naming), config.dtype,
-      options.dummy_seed));
+  TENON_RETURN_IF_ERROR(
+      fill_dummy_checkpoint(checkpoint, architecture->tensors(checkpoint.config, checkpoint.naming),
+                            config.dtype, options.dummy_seed));
   return checkpoint;
 }
 

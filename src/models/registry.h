@@ -17,7 +17,8 @@ struct Architecture {
   std::string_view gguf_name;  // general.architecture: "llama"
   // Every tensor a checkpoint of this config must hold.
   std::vector<TensorSpec> (*tensors)(const ModelConfig& config, WeightNaming naming);
-  Result<std::unique_ptr<Model>> (*build)(Checkpoint checkpoint, const ModelLoadOptions& options,
+  Result<std::unique_ptr<Model>> (*build)(Checkpoint checkpoint,
+                                          const ModelLoadOptions& options,
                                           Ops* ops);
 };
 

@@ -6,7 +6,8 @@
 namespace tenon {
 namespace {
 
-// Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between mixed.
+// Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between
+// mixed.
 float llama3_frequency(float frequency, const RopeScaling& scaling) {
   const auto context = static_cast<float>(scaling.original_max_position);
   const float wavelength = 2.0F * std::numbers::pi_v<float> / frequency;

@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const auto& [key, value] : (*file)->metadata()) {
     if ((*file)->find(key) != &value) std::abort();
-    if (const auto* text = std::get_if<std::string_view>(&value)) sum = sum + tenon::fuzz::touch(*text);
+    if (const auto* text = std::get_if<std::string_view>(&value))
+      sum = sum + tenon::fuzz::touch(*text);
     const auto* array = std::get_if<tenon::GgufArray>(&value);
     if (array == nullptr) continue;
     for (const std::string_view text : array->strings) sum = sum + tenon::fuzz::touch(text);

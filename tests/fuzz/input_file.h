@@ -1,4 +1,5 @@
-// The input as a file, since the readers map files. It lives in memory (memfd), so a run touches no disk.
+// The input as a file, since the readers map files. It lives in memory (memfd), so a run touches no
+// disk.
 #pragma once
 
 #include <sys/mman.h>

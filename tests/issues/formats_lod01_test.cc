@@ -1,5 +1,5 @@
-// LOD-01: a truncated file read through mmap (ggml-org/llama.cpp issue 6774 and others). Every cut is refused at
-// load, quickly, with the file and what is missing.
+// LOD-01: a truncated file read through mmap (ggml-org/llama.cpp issue 6774 and others). Every cut
+// is refused at load, quickly, with the file and what is missing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -19,16 +19,19 @@ using testing_files::from_hex;
 using testing_files::TempFolder;
 
 std::string gguf_file() {
-  return from_hex("474755460300000001000000000000000200000000000000 1400000000000000 "
-                  "67656e6572616c2e617263686974656374757265 08000000 0100000000000000 74 1100000000000000 "
-                  "67656e6572616c2e616c69676e6d656e74 04000000 20000000 0100000000000000 77 01000000 "
-                  "0400000000000000 00000000 0000000000000000") +
+  return from_hex(
+             "474755460300000001000000000000000200000000000000 1400000000000000 "
+             "67656e6572616c2e617263686974656374757265 08000000 0100000000000000 74 "
+             "1100000000000000 "
+             "67656e6572616c2e616c69676e6d656e74 04000000 20000000 0100000000000000 77 01000000 "
+             "0400000000000000 00000000 0000000000000000") +
          std::string(29, '\0') + from_hex("0000803f000000400000404000008040");
 }
 
 std::string safetensors_file() {
-  return from_hex("36000000000000007b2261223a7b226474797065223a22463332222c227368617065223a5b325d2c2264"
-                  "6174615f6f666673657473223a5b302c385d7d7d0000803f00000040");
+  return from_hex(
+      "36000000000000007b2261223a7b226474797065223a22463332222c227368617065223a5b325d2c2264"
+      "6174615f6f666673657473223a5b302c385d7d7d0000803f00000040");
 }
 
 template <typename T>
@@ -65,8 +68,9 @@ TEST(Lod01, WholeFilesLoad) {
 
 TEST(Lod01, EveryCutIsRefused) {
   const TempFolder folder;
-  const auto check = [&](const std::string& whole, const std::string& name, const std::string& tensor,
-                         size_t header_end, const std::function<Status(const std::string&)>& open) {
+  const auto check = [&](const std::string& whole, const std::string& name,
+                         const std::string& tensor, size_t header_end,
+                         const std::function<Status(const std::string&)>& open) {
     for (size_t length = 0; length < whole.size(); ++length) {
       const std::string path = folder.write(name, whole.substr(0, length));
       Status status;
@@ -91,12 +95,16 @@ TEST(Lod01, EveryCutIsRefused) {
 TEST(Lod01, TheMessageHasNeededAndActualSize) {
   const TempFolder folder;
   const Status gguf = GgufFile::open(folder.write("f.gguf", gguf_file().substr(0, 170))).status();
-  EXPECT_THAT(gguf.message(), HasSubstr("f.gguf: tensor 'w': needs 16 bytes at data offset 0 (file offset 160 + 0), "
-                                        "but the file has 170 bytes"));
+  EXPECT_THAT(
+      gguf.message(),
+      HasSubstr("f.gguf: tensor 'w': needs 16 bytes at data offset 0 (file offset 160 + 0), "
+                "but the file has 170 bytes"));
   const Status safetensors =
-      SafetensorsFile::open(folder.write("f.safetensors", safetensors_file().substr(0, 66))).status();
-  EXPECT_THAT(safetensors.message(), HasSubstr("f.safetensors: tensor 'a': needs bytes up to data offset 8 (file "
-                                               "offset 70), but the file has 66 bytes"));
+      SafetensorsFile::open(folder.write("f.safetensors", safetensors_file().substr(0, 66)))
+          .status();
+  EXPECT_THAT(safetensors.message(),
+              HasSubstr("f.safetensors: tensor 'a': needs bytes up to data offset 8 (file "
+                        "offset 70), but the file has 66 bytes"));
 }
 
 TEST(Lod01, AFileThatShrinksIsNoticedBeforeUse) {
@@ -119,7 +127,8 @@ TEST(Lod01, NotARegularFile) {
     const Status gguf = GgufFile::open(path).status();
     EXPECT_EQ(gguf.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(gguf.message(), HasSubstr(path + ": not a regular file"));
-    EXPECT_THAT(SafetensorsFile::open(path).status().message(), HasSubstr(path + ": not a regular file"));
+    EXPECT_THAT(SafetensorsFile::open(path).status().message(),
+                HasSubstr(path + ": not a regular file"));
   }
   EXPECT_EQ(GgufFile::open(folder.path("none")).status().code(), StatusCode::kNotFound);
 }

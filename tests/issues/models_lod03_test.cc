@@ -1,5 +1,5 @@
-// LOD-03: a shard is missing (sgl-project/sglang PR 32279 and others). Refused before any weight is used, naming the
-// files or tensors.
+// LOD-03: a shard is missing (sgl-project/sglang PR 32279 and others). Refused before any weight is
+// used, naming the files or tensors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,12 +30,17 @@ std::string with_tensor(std::string_view name) {
 }
 
 std::string index_of(const std::string& file_of_b) {
-  return R"({"metadata":{"total_size":16},"weight_map":{"a":")" + std::string(kFirst) + R"(","b":")" + file_of_b + "\"}}";
+  return R"({"metadata":{"total_size":16},"weight_map":{"a":")" + std::string(kFirst) +
+         R"(","b":")" + file_of_b + "\"}}";
 }
 
-void write_index(const TempFolder& folder, const std::string& text) { folder.write("model.safetensors.index.json", text); }
+void write_index(const TempFolder& folder, const std::string& text) {
+  folder.write("model.safetensors.index.json", text);
+}
 
-Status folder_error(const TempFolder& folder) { return open_safetensors_folder(folder.path()).status(); }
+Status folder_error(const TempFolder& folder) {
+  return open_safetensors_folder(folder.path()).status();
+}
 
 TEST(Lod03, WholeFolderLoads) {
   const TempFolder folder;
@@ -84,18 +89,22 @@ TEST(Lod03, StrayFileIsIgnoredWithANote) {
 TEST(Lod03, CopyOfATensorInTheWrongShardIsIgnoredWithANote) {
   const TempFolder folder;
   write_index(folder, index_of(kSecond));
-  folder.write(kFirst, SafetensorsBuilder().add("a", "F32", {2}, kEight).add("b", "F32", {2}, kEight).build());
+  folder.write(
+      kFirst,
+      SafetensorsBuilder().add("a", "F32", {2}, kEight).add("b", "F32", {2}, kEight).build());
   folder.write(kSecond, with_tensor("b"));
   const auto opened = open_safetensors_folder(folder.path());
   ASSERT_TRUE(opened.ok()) << opened.status().message();
-  EXPECT_THAT(opened->notes, ElementsAre(HasSubstr("'b' is in m-00002-of-00002.safetensors by the index")));
+  EXPECT_THAT(opened->notes,
+              ElementsAre(HasSubstr("'b' is in m-00002-of-00002.safetensors by the index")));
 }
 
 TEST(Lod03, PathsOutsideTheFolderAreRefused) {
   const TempFolder outside;
   const std::string absolute = outside.write("x.safetensors", with_tensor("b"));
-  for (const std::string& target : {std::string("../x.safetensors"), absolute, std::string("sub/x.safetensors"),
-                                    std::string(".."), std::string(), std::string("..\\\\x.safetensors")}) {
+  for (const std::string& target :
+       {std::string("../x.safetensors"), absolute, std::string("sub/x.safetensors"),
+        std::string(".."), std::string(), std::string("..\\\\x.safetensors")}) {
     const TempFolder folder;
     folder.write(kFirst, with_tensor("a"));
     write_index(folder, index_of(target));
@@ -107,8 +116,8 @@ TEST(Lod03, PathsOutsideTheFolderAreRefused) {
 }
 
 TEST(Lod03, BadIndex) {
-  for (const std::string text : {"not json", "[]", "{}", "{\"weight_map\": 3}", "{\"weight_map\": {}}",
-                                 "{\"weight_map\": {\"a\": 3}}", ""}) {
+  for (const std::string text : {"not json", "[]", "{}", "{\"weight_map\": 3}",
+                                 "{\"weight_map\": {}}", "{\"weight_map\": {\"a\": 3}}", ""}) {
     const TempFolder folder;
     folder.write(kFirst, with_tensor("a"));
     write_index(folder, text);
@@ -137,7 +146,8 @@ TEST(Lod03, TwoFilesWithoutIndexAreMergedDuplicatesRefused) {
   folder.write(kSecond, with_tensor("a"));
   const Status status = folder_error(folder);
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-  EXPECT_THAT(status.message(), HasSubstr("tensor 'a' is in m-00001-of-00002.safetensors and in m-00002"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("tensor 'a' is in m-00001-of-00002.safetensors and in m-00002"));
 }
 
 TEST(Lod03, NoFileAtAll) {
@@ -146,16 +156,23 @@ TEST(Lod03, NoFileAtAll) {
   EXPECT_EQ(open_safetensors_folder(folder.path("none")).status().code(), StatusCode::kNotFound);
 }
 
-std::string split_name(int number) { return "m-0000" + std::to_string(number) + "-of-00003.gguf"; }
+std::string split_name(int number) {
+  return "m-0000" + std::to_string(number) + "-of-00003.gguf";
+}
 
 std::string split_file(uint16_t number, const std::string& tensor, uint16_t count = 3) {
-  return GgufBuilder().add_u16("split.no", number).add_u16("split.count", count).add_i32("split.tensors.count", 3)
-      .add_tensor(tensor, 0, {2}, kEight).build();
+  return GgufBuilder()
+      .add_u16("split.no", number)
+      .add_u16("split.count", count)
+      .add_i32("split.tensors.count", 3)
+      .add_tensor(tensor, 0, {2}, kEight)
+      .build();
 }
 
 TEST(Lod03, SplitGgufFromAnyFile) {
   const TempFolder folder;
-  for (uint16_t i = 0; i < 3; ++i) folder.write(split_name(i + 1), split_file(i, "t" + std::to_string(i)));
+  for (uint16_t i = 0; i < 3; ++i)
+    folder.write(split_name(i + 1), split_file(i, "t" + std::to_string(i)));
   for (int start = 1; start <= 3; ++start) {
     const auto files = open_gguf_files(folder.path(split_name(start)));
     ASSERT_TRUE(files.ok()) << files.status().message();
@@ -190,12 +207,17 @@ TEST(Lod03, SplitGgufThatContradictsItself) {
     return status.message();
   };
   EXPECT_THAT(with_third(split_file(2, "a")), HasSubstr("tensor 'a' is also in another file"));
-  EXPECT_THAT(with_third(split_file(1, "c")), HasSubstr("its metadata says file 2 of 3, its name says 3 of 3"));
+  EXPECT_THAT(with_third(split_file(1, "c")),
+              HasSubstr("its metadata says file 2 of 3, its name says 3 of 3"));
   EXPECT_THAT(with_third(split_file(2, "c", 4)), HasSubstr("file 3 of 4"));
   EXPECT_THAT(with_third(split_file(7, "c")), HasSubstr("'split.no' 7 and 'split.count' 3"));
-  const std::string empty =
-      GgufBuilder().add_u16("split.no", 2).add_u16("split.count", 3).add_i32("split.tensors.count", 3).build();
-  EXPECT_THAT(with_third(empty), HasSubstr("'split.tensors.count' is 3, but the 3 files hold 2 tensors"));
+  const std::string empty = GgufBuilder()
+                                .add_u16("split.no", 2)
+                                .add_u16("split.count", 3)
+                                .add_i32("split.tensors.count", 3)
+                                .build();
+  EXPECT_THAT(with_third(empty),
+              HasSubstr("'split.tensors.count' is 3, but the 3 files hold 2 tensors"));
   const Status renamed = open_gguf_files(folder.write("other.gguf", split_file(0, "a"))).status();
   EXPECT_THAT(renamed.message(), HasSubstr("does not end in '-00001-of-00003.gguf'"));
 }

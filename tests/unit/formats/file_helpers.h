@@ -1,5 +1,5 @@
-// Files a test writes, and bytes of containers it builds. Everything lands in a folder of its own that is
-// removed at the end.
+// Files a test writes, and bytes of containers it builds. Everything lands in a folder of its own
+// that is removed at the end.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -70,19 +70,33 @@ std::string bytes_of(const std::vector<T>& values) {
 // Writes GGUF version 3, alignment 32. Shapes are outermost first, as GgufTensor's.
 class GgufBuilder {
  public:
-  GgufBuilder& add_u32(std::string_view key, uint32_t value) { return add(key, 4, little_endian(value)); }
-  GgufBuilder& add_u16(std::string_view key, uint16_t value) { return add(key, 2, little_endian(value)); }
-  GgufBuilder& add_i32(std::string_view key, int32_t value) { return add(key, 5, little_endian(value)); }
-  GgufBuilder& add_f32(std::string_view key, float value) { return add(key, 6, little_endian(value)); }
-  GgufBuilder& add_bool(std::string_view key, bool value) { return add(key, 7, std::string(1, value ? 1 : 0)); }
-  GgufBuilder& add_string(std::string_view key, std::string_view value) { return add(key, 8, counted(value)); }
+  GgufBuilder& add_u32(std::string_view key, uint32_t value) {
+    return add(key, 4, little_endian(value));
+  }
+  GgufBuilder& add_u16(std::string_view key, uint16_t value) {
+    return add(key, 2, little_endian(value));
+  }
+  GgufBuilder& add_i32(std::string_view key, int32_t value) {
+    return add(key, 5, little_endian(value));
+  }
+  GgufBuilder& add_f32(std::string_view key, float value) {
+    return add(key, 6, little_endian(value));
+  }
+  GgufBuilder& add_bool(std::string_view key, bool value) {
+    return add(key, 7, std::string(1, value ? 1 : 0));
+  }
+  GgufBuilder& add_string(std::string_view key, std::string_view value) {
+    return add(key, 8, counted(value));
+  }
   GgufBuilder& add_strings(std::string_view key, const std::vector<std::string>& values) {
     std::string body = little_endian(uint32_t{8}) + little_endian(uint64_t{values.size()});
     for (const std::string& value : values) body += counted(value);
     return add(key, 9, body);
   }
   GgufBuilder& add_i32s(std::string_view key, const std::vector<int32_t>& values) {
-    return add(key, 9, little_endian(uint32_t{5}) + little_endian(uint64_t{values.size()}) + bytes_of(values));
+    return add(
+        key, 9,
+        little_endian(uint32_t{5}) + little_endian(uint64_t{values.size()}) + bytes_of(values));
   }
   // `body`: the value's bytes as they follow the type number.
   GgufBuilder& add(std::string_view key, uint32_t type, const std::string& body) {
@@ -90,11 +104,14 @@ class GgufBuilder {
     ++num_entries_;
     return *this;
   }
-  GgufBuilder& add_tensor(std::string_view name, uint32_t type, const std::vector<int64_t>& shape,
+  GgufBuilder& add_tensor(std::string_view name,
+                          uint32_t type,
+                          const std::vector<int64_t>& shape,
                           const std::string& data) {
     data_.resize((data_.size() + 31) / 32 * 32);
     tensors_ += counted(name) + little_endian(static_cast<uint32_t>(shape.size()));
-    for (size_t i = shape.size(); i-- > 0;) tensors_ += little_endian(static_cast<uint64_t>(shape[i]));
+    for (size_t i = shape.size(); i-- > 0;)
+      tensors_ += little_endian(static_cast<uint64_t>(shape[i]));
     tensors_ += little_endian(type) + little_endian(uint64_t{data_.size()});
     data_ += data;
     ++num_tensors_;
@@ -118,11 +135,15 @@ class GgufBuilder {
 // Writes safetensors with an aligned header.
 class SafetensorsBuilder {
  public:
-  SafetensorsBuilder& add(std::string_view name, std::string_view dtype, const std::vector<int64_t>& shape,
+  SafetensorsBuilder& add(std::string_view name,
+                          std::string_view dtype,
+                          const std::vector<int64_t>& shape,
                           const std::string& data) {
     header_ += header_.empty() ? "{" : ",";
-    header_ += "\"" + std::string(name) + "\":{\"dtype\":\"" + std::string(dtype) + "\",\"shape\":[";
-    for (size_t i = 0; i < shape.size(); ++i) header_ += (i == 0 ? "" : ",") + std::to_string(shape[i]);
+    header_ +=
+        "\"" + std::string(name) + "\":{\"dtype\":\"" + std::string(dtype) + "\",\"shape\":[";
+    for (size_t i = 0; i < shape.size(); ++i)
+      header_ += (i == 0 ? "" : ",") + std::to_string(shape[i]);
     header_ += "],\"data_offsets\":[" + std::to_string(data_.size()) + "," +
                std::to_string(data_.size() + data.size()) + "]}";
     data_ += data;

@@ -28,9 +28,11 @@ TEST(Gguf, EveryValueType) {
   gguf.add_string("text", "h\xC3\xA9").add_strings("texts", {"", "b"});
   gguf.add("u64", 10, little_endian(~uint64_t{0})).add("i64", 11, little_endian(int64_t{-6}));
   gguf.add("f64", 12, little_endian(1e300));
-  gguf.add("bools", 9, little_endian(uint32_t{7}) + little_endian(uint64_t{2}) + std::string("\1\0", 2));
-  gguf.add("floats", 9, little_endian(uint32_t{6}) + little_endian(uint64_t{4}) + little_endian(2.5F) +
-                          little_endian(-1e30F) + little_endian(std::nanf("")) + little_endian(1e30F));
+  gguf.add("bools", 9,
+           little_endian(uint32_t{7}) + little_endian(uint64_t{2}) + std::string("\1\0", 2));
+  gguf.add("floats", 9,
+           little_endian(uint32_t{6}) + little_endian(uint64_t{4}) + little_endian(2.5F) +
+               little_endian(-1e30F) + little_endian(std::nanf("")) + little_endian(1e30F));
   const TempFolder folder;
   const auto opened = GgufFile::open(folder.write("a.gguf", gguf.build()));
   ASSERT_TRUE(opened.ok()) << opened.status().message();
@@ -69,7 +71,8 @@ TEST(Gguf, TensorsOfEveryTypeHaveTheirBytes) {
     const GgmlTypeInfo* info = ggml_type_info(type);
     ASSERT_NE(info, nullptr) << type;
     const size_t bytes = static_cast<size_t>(2 * 256 / info->block_elements * info->block_bytes);
-    gguf.add_tensor("t" + std::to_string(type), type, {2, 256}, std::string(bytes, static_cast<char>(type)));
+    gguf.add_tensor("t" + std::to_string(type), type, {2, 256},
+                    std::string(bytes, static_cast<char>(type)));
   }
   const TempFolder folder;
   const auto opened = GgufFile::open(folder.write("a.gguf", gguf.build()));
@@ -89,8 +92,8 @@ TEST(Safetensors, TensorsMetadataAndScalars) {
       R"({"__metadata__":{"format":"pt"},"b":{"dtype":"I64","shape":[],"data_offsets":[4,12]},)"
       R"("a":{"shape":[2,1],"data_offsets":[0,4],"dtype":"BF16"},"none":{"dtype":"F32","shape":[0,5],"data_offsets":[12,12]}}   )";
   const TempFolder folder;
-  const auto opened = SafetensorsFile::open(
-      folder.write("a.safetensors", little_endian(uint64_t{header.size()}) + header + "abcdefghijkl"));
+  const auto opened = SafetensorsFile::open(folder.write(
+      "a.safetensors", little_endian(uint64_t{header.size()}) + header + "abcdefghijkl"));
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   EXPECT_EQ((*opened)->metadata().at("format"), "pt");
   ASSERT_EQ((*opened)->tensors().size(), 3U);
@@ -110,7 +113,8 @@ TEST(JsonText, LimitsAndPositions) {
   EXPECT_THAT(parse_json_text("{\"a\": }").status().message(), HasSubstr("at byte 7"));
   EXPECT_FALSE(parse_json_text("").ok());
   EXPECT_FALSE(parse_json_text("\"\xFF\"").ok());
-  EXPECT_THAT(parse_json_text(R"({"x": {"k": 1, "k": 2}})").status().message(), HasSubstr("'k' appears twice"));
+  EXPECT_THAT(parse_json_text(R"({"x": {"k": 1, "k": 2}})").status().message(),
+              HasSubstr("'k' appears twice"));
   EXPECT_TRUE(parse_json_text(std::string(64, '[') + std::string(64, ']')).ok());
   EXPECT_THAT(parse_json_text(std::string(65, '[') + std::string(65, ']')).status().message(),
               HasSubstr("deeper than 64"));
@@ -124,7 +128,8 @@ TEST(Quote, OnlyPrintableTextComesOut) {
   EXPECT_EQ(quote_name("blk.0"), "'blk.0'");
   EXPECT_EQ(printable_text("a\n\t\x1b\x7f", 99), "a\\n\\t\\x1b\\x7f");
   EXPECT_EQ(printable_text("é漢🙂", 99), "é漢🙂");
-  EXPECT_EQ(printable_text("\xC3(\xFF\xED\xA0\x80\xC2\x85\xF0\x9F", 99), "\\xc3(\\xff\\xed\\xa0\\x80\\xc2\\x85\\xf0\\x9f");
+  EXPECT_EQ(printable_text("\xC3(\xFF\xED\xA0\x80\xC2\x85\xF0\x9F", 99),
+            "\\xc3(\\xff\\xed\\xa0\\x80\\xc2\\x85\\xf0\\x9f");
   EXPECT_EQ(printable_text(std::string(100, 'x'), 10), "xxxxxxxxxx...");
 }
 

@@ -11,7 +11,8 @@ std::string test_model_path() {
   if (const char* path = std::getenv("TENON_TEST_MODEL")) return path;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const std::string root = cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache";
+  const std::string root =
+      cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache";
   return root + "/tenon/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
@@ -24,7 +25,8 @@ TEST(Gguf, ReadsARealModel) {
   EXPECT_EQ(*file.get_string("general.architecture"), "llama");
   EXPECT_EQ(*file.get_int("llama.block_count"), 30);
   EXPECT_EQ(*file.get_int("llama.embedding_length"), 576);
-  EXPECT_FLOAT_EQ(static_cast<float>(*file.get_float("llama.attention.layer_norm_rms_epsilon")), 1e-5F);
+  EXPECT_FLOAT_EQ(static_cast<float>(*file.get_float("llama.attention.layer_norm_rms_epsilon")),
+                  1e-5F);
   const auto tokens = file.get_array("tokenizer.ggml.tokens");
   ASSERT_TRUE(tokens.ok()) << tokens.status().message();
   EXPECT_EQ((*tokens)->count, 49152U);

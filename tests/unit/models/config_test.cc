@@ -14,11 +14,14 @@ using tiny::TempFolder;
 using tiny::TinyLlama;
 
 constexpr const char* kSizes =
-    "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 4, "
+    "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"intermediate_size\": 96, "
+    "\"num_attention_heads\": 4, "
     "\"vocab_size\": 100";
 
-std::string llama_json(const std::string& more, const std::string& architecture = "LlamaForCausalLM") {
-  return "{\"architectures\": [\"" + architecture + "\"], " + kSizes + (more.empty() ? "" : ", " + more) + "}";
+std::string llama_json(const std::string& more,
+                       const std::string& architecture = "LlamaForCausalLM") {
+  return "{\"architectures\": [\"" + architecture + "\"], " + kSizes +
+         (more.empty() ? "" : ", " + more) + "}";
 }
 
 Result<HfConfig> read_json(const std::string& json, const std::string& generation = "") {
@@ -55,17 +58,19 @@ TEST(HfConfig, EndTokensOfBothFiles) {
 
 TEST(HfConfig, RopeOfBothSpellings) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto read = read_json(llama_json(
-        "\"max_position_embeddings\": 131072, \"" + std::string(key) +
-        "\": {\"rope_type\": \"llama3\", \"rope_theta\": 500000.0, \"factor\": 32, \"low_freq_factor\": 1.0, "
-        "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}"));
+    const auto read = read_json(
+        llama_json("\"max_position_embeddings\": 131072, \"" + std::string(key) +
+                   "\": {\"rope_type\": \"llama3\", \"rope_theta\": 500000.0, \"factor\": 32, "
+                   "\"low_freq_factor\": 1.0, "
+                   "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}"));
     ASSERT_TRUE(read.ok()) << read.status().message();
     EXPECT_EQ(read->model.rope_theta, 500000.0F);
     EXPECT_EQ(read->model.rope_scaling.kind, RopeScaling::Kind::kLlama3);
     EXPECT_EQ(read->model.rope_scaling.factor, 32.0F);
     EXPECT_EQ(read->model.rope_scaling.original_max_position, 8192);
   }
-  const auto linear = read_json(llama_json("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}"));
+  const auto linear =
+      read_json(llama_json("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}"));
   ASSERT_TRUE(linear.ok());
   EXPECT_EQ(linear->model.rope_scaling.kind, RopeScaling::Kind::kLinear);
   EXPECT_EQ(linear->model.rope_scaling.factor, 2.5F);
@@ -83,27 +88,36 @@ TEST(HfConfig, BadInputNamesFileAndKey) {
       {"{\"a\": 1, \"a\": 2}", StatusCode::kDataLoss, "'a' appears twice"},
       {std::string(100000, '['), StatusCode::kDataLoss, "nested deeper than 64"},
       {"{}", StatusCode::kInvalidArgument, "'architectures'"},
-      {llama_json("", "GPT9"), StatusCode::kUnsupported, "'GPT9' is not supported; supported: LlamaForCausalLM"},
-      {"{\"architectures\": [\"LlamaForCausalLM\"]}", StatusCode::kInvalidArgument, "'num_hidden_layers' is missing"},
-      {llama_json("\"rms_norm_eps\": \"small\""), StatusCode::kInvalidArgument, "'rms_norm_eps' is not a number"},
+      {llama_json("", "GPT9"), StatusCode::kUnsupported,
+       "'GPT9' is not supported; supported: LlamaForCausalLM"},
+      {"{\"architectures\": [\"LlamaForCausalLM\"]}", StatusCode::kInvalidArgument,
+       "'num_hidden_layers' is missing"},
+      {llama_json("\"rms_norm_eps\": \"small\""), StatusCode::kInvalidArgument,
+       "'rms_norm_eps' is not a number"},
       {llama_json("\"rms_norm_eps\": 0"), StatusCode::kInvalidArgument, "epsilon"},
       {llama_json("\"num_key_value_heads\": 3"), StatusCode::kInvalidArgument, "not a multiple"},
       {llama_json("\"num_key_value_heads\": 0"), StatusCode::kInvalidArgument, "KV heads"},
       {llama_json("\"head_dim\": 15"), StatusCode::kInvalidArgument, "even"},
-      {llama_json("\"max_position_embeddings\": 1e30"), StatusCode::kInvalidArgument, "'max_position_embeddings'"},
-      {llama_json("\"max_position_embeddings\": 99999999999999999999"), StatusCode::kInvalidArgument, "32 bits"},
-      {llama_json("\"max_position_embeddings\": -5"), StatusCode::kInvalidArgument, "context length -5"},
+      {llama_json("\"max_position_embeddings\": 1e30"), StatusCode::kInvalidArgument,
+       "'max_position_embeddings'"},
+      {llama_json("\"max_position_embeddings\": 99999999999999999999"),
+       StatusCode::kInvalidArgument, "32 bits"},
+      {llama_json("\"max_position_embeddings\": -5"), StatusCode::kInvalidArgument,
+       "context length -5"},
       {llama_json("\"attention_bias\": true"), StatusCode::kUnsupported, "'attention_bias'"},
       {llama_json("\"mlp_bias\": true"), StatusCode::kUnsupported, "'mlp_bias'"},
       {llama_json("\"hidden_act\": \"gelu\""), StatusCode::kUnsupported, "'hidden_act': 'gelu'"},
-      {llama_json("\"quantization_config\": {}"), StatusCode::kUnsupported, "'quantization_config'"},
+      {llama_json("\"quantization_config\": {}"), StatusCode::kUnsupported,
+       "'quantization_config'"},
       {llama_json("\"torch_dtype\": \"float8\""), StatusCode::kUnsupported, "'float8'"},
       {llama_json("\"eos_token_id\": 100"), StatusCode::kInvalidArgument, "end token id 100"},
       {llama_json("\"eos_token_id\": [1, \"x\"]"), StatusCode::kInvalidArgument, "'eos_token_id'"},
-      {llama_json("\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}"), StatusCode::kUnsupported,
-       "'yarn' is not supported; supported: default, linear, llama3"},
-      {llama_json("\"rope_scaling\": {\"rope_type\": \"linear\"}"), StatusCode::kInvalidArgument, "'factor'"},
-      {llama_json("\"rope_scaling\": 5"), StatusCode::kInvalidArgument, "'rope_scaling' is not an object"},
+      {llama_json("\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}"),
+       StatusCode::kUnsupported, "'yarn' is not supported; supported: default, linear, llama3"},
+      {llama_json("\"rope_scaling\": {\"rope_type\": \"linear\"}"), StatusCode::kInvalidArgument,
+       "'factor'"},
+      {llama_json("\"rope_scaling\": 5"), StatusCode::kInvalidArgument,
+       "'rope_scaling' is not an object"},
       {llama_json("\"rope_theta\": 0"), StatusCode::kInvalidArgument, "RoPE base 0"},
   };
   for (const Case& c : cases) {
@@ -163,16 +177,20 @@ TEST(GgufConfig, BadInputNamesTheKey) {
   empty.layers = 0;
   const std::vector<Case> cases = {
       {tiny::GgufBuilder(), StatusCode::kNotFound, "'general.architecture' is missing"},
-      {tiny::GgufBuilder().add_u32("general.architecture", 4), StatusCode::kInvalidArgument, "is not a string"},
+      {tiny::GgufBuilder().add_u32("general.architecture", 4), StatusCode::kInvalidArgument,
+       "is not a string"},
       {tiny::GgufBuilder().add_string("general.architecture", "mamba"), StatusCode::kUnsupported,
        "'mamba' is not supported; supported: llama"},
-      {tiny::GgufBuilder().add_string("general.architecture", "llama"), StatusCode::kNotFound, "'llama.block_count'"},
+      {tiny::GgufBuilder().add_string("general.architecture", "llama"), StatusCode::kNotFound,
+       "'llama.block_count'"},
       {tiny::gguf_metadata(odd), StatusCode::kInvalidArgument, "not a multiple"},
       {tiny::gguf_metadata(empty), StatusCode::kInvalidArgument, "number of layers 0"},
-      {with([](auto& g) { g.add_u32("llama.expert_count", 8); }), StatusCode::kUnsupported, "llama.expert_count"},
-      {with([](auto& g) { g.add_string("llama.rope.scaling.type", "yarn"); }), StatusCode::kUnsupported, "'yarn'"},
-      {with([](auto& g) { g.add_string("llama.rope.scaling.type", "linear"); }), StatusCode::kNotFound,
-       "llama.rope.scaling.factor"},
+      {with([](auto& g) { g.add_u32("llama.expert_count", 8); }), StatusCode::kUnsupported,
+       "llama.expert_count"},
+      {with([](auto& g) { g.add_string("llama.rope.scaling.type", "yarn"); }),
+       StatusCode::kUnsupported, "'yarn'"},
+      {with([](auto& g) { g.add_string("llama.rope.scaling.type", "linear"); }),
+       StatusCode::kNotFound, "llama.rope.scaling.factor"},
       {with([](auto& g) { g.add_tensor("rope_freqs.weight", 0, {3}, std::string(12, '\1')); }),
        StatusCode::kInvalidArgument, "3 RoPE frequency factors, 4 are needed"},
       {with([](auto& g) { g.add_tensor("rope_freqs.weight", 0, {4}, std::string(16, '\0')); }),
@@ -182,7 +200,8 @@ TEST(GgufConfig, BadInputNamesTheKey) {
   };
   for (const Case& c : cases) {
     tiny::GgufBuilder gguf = c.gguf;
-    gguf.add_tensor("token_embd.weight", 0, {m.vocab, m.hidden}, std::string(static_cast<size_t>(m.vocab * m.hidden) * 4, '\0'));
+    gguf.add_tensor("token_embd.weight", 0, {m.vocab, m.hidden},
+                    std::string(static_cast<size_t>(m.vocab * m.hidden) * 4, '\0'));
     const auto config = read_gguf(gguf);
     ASSERT_FALSE(config.ok()) << c.message;
     EXPECT_EQ(config.status().code(), c.code) << config.status().message();

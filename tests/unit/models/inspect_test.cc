@@ -14,7 +14,8 @@ using tiny::TinyLlama;
 
 int64_t parameters(const TinyLlama& m) {
   int64_t sum = 0;
-  for (const auto& tensor : tiny::make_tensors(m)) sum += static_cast<int64_t>(tensor.values.size());
+  for (const auto& tensor : tiny::make_tensors(m))
+    sum += static_cast<int64_t>(tensor.values.size());
   return sum;
 }
 
@@ -53,7 +54,8 @@ TEST(Inspect, Gguf) {
   EXPECT_EQ(value_of(*summary, "llama.attention.layer_norm_rms_epsilon"), "1e-05");
   EXPECT_EQ(value_of(*summary, "test.flag"), "true");
   EXPECT_EQ(value_of(*summary, "test.numbers"), "[-1, 2]");
-  EXPECT_EQ(value_of(*summary, "test.list"), "[\"a\", \"b\\n\", \"c\", \"d\", \"e\", \"f\", ...] (8 elements)");
+  EXPECT_EQ(value_of(*summary, "test.list"),
+            "[\"a\", \"b\\n\", \"c\", \"d\", \"e\", \"f\", ...] (8 elements)");
   const std::string text = value_of(*summary, "test.text");
   EXPECT_THAT(text, ::testing::StartsWith("Grüße\\n\\x1b[31mxxx"));
   EXPECT_LT(text.size(), 140U);

@@ -82,7 +82,8 @@ TEST(Llama, RowsOfLogitsComeInAnyOrderAndAgain) {
   runner.model->logits(rows, TensorView::dense(out.data(), DType::kF32, {4, vocab}));
   for (size_t i = 0; i < rows.size(); ++i) {
     for (size_t j = 0; j < static_cast<size_t>(vocab); ++j) {
-      ASSERT_NEAR(out[i * static_cast<size_t>(vocab) + j], expected[static_cast<size_t>(rows[i])][j], 1e-6);
+      ASSERT_NEAR(out[i * static_cast<size_t>(vocab) + j],
+                  expected[static_cast<size_t>(rows[i])][j], 1e-6);
     }
   }
 }
@@ -107,14 +108,16 @@ TEST(Llama, Llama3ScalingOfBothFormats) {
   TinyLlama m;
   m.rope_json =
       "\"rope_theta\": 10000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
-      "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 32},";
+      "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": "
+      "32},";
   for (int i = 0; i < 4; ++i) {
     const double frequency = std::pow(10000.0, -i / 4.0);
     const double wavelength = 2.0 * M_PI / frequency;
     const double smooth = (32.0 / wavelength - 1.0) / 3.0;
-    const double scaled = wavelength < 8.0    ? frequency
-                          : wavelength > 32.0 ? frequency / 8.0
-                                              : (1.0 - smooth) * frequency / 8.0 + smooth * frequency;
+    const double scaled = wavelength < 8.0 ? frequency
+                          : wavelength > 32.0
+                              ? frequency / 8.0
+                              : (1.0 - smooth) * frequency / 8.0 + smooth * frequency;
     m.rope_freqs.push_back(static_cast<float>(frequency / scaled));
   }
   const TempFolder folder;
@@ -129,7 +132,8 @@ TEST(Llama, Llama3ScalingOfBothFormats) {
 
 TEST(Llama, LinearScalingOfBothFormats) {
   TinyLlama m;
-  m.rope_json = "\"rope_parameters\": {\"rope_type\": \"linear\", \"rope_theta\": 10000.0, \"factor\": 2.0},";
+  m.rope_json =
+      "\"rope_parameters\": {\"rope_type\": \"linear\", \"rope_theta\": 10000.0, \"factor\": 2.0},";
   m.gguf_strings = {{"llama.rope.scaling.type", "linear"}};
   m.gguf_floats = {{"llama.rope.scaling.factor", 2.0F}};
   const TempFolder folder;
@@ -164,11 +168,13 @@ TEST(Llama, SplitGgufGivesTheSameLogits) {
   }
   // As the splitter may do: metadata alone in the first file.
   for (size_t i = 0; i < tensors.size(); ++i) {
-    files[1 + i % 2].add_tensor(tensors[i].gguf_name, 0, tensors[i].shape, tiny::bytes_of(tiny::permuted(tensors[i])));
+    files[1 + i % 2].add_tensor(tensors[i].gguf_name, 0, tensors[i].shape,
+                                tiny::bytes_of(tiny::permuted(tensors[i])));
   }
   std::vector<std::string> paths;
   for (size_t i = 0; i < 3; ++i) {
-    paths.push_back(folder.write("m-0000" + std::to_string(i + 1) + "-of-00003.gguf", files[i].build()));
+    paths.push_back(
+        folder.write("m-0000" + std::to_string(i + 1) + "-of-00003.gguf", files[i].build()));
   }
   const Logits expected = run(whole, 64);
   EXPECT_EQ(max_difference(expected, run(paths[0], 64)), 0.0F);
@@ -230,7 +236,8 @@ TEST(LlamaErrors, EveryMissingTensorIsNamed) {
   const TinyLlama m;
   tiny::GgufBuilder gguf = tiny::gguf_metadata(m);
   for (const auto& tensor : tiny::make_tensors(m)) {
-    if (tensor.gguf_name == "blk.0.attn_k.weight" || tensor.gguf_name == "blk.1.ffn_up.weight") continue;
+    if (tensor.gguf_name == "blk.0.attn_k.weight" || tensor.gguf_name == "blk.1.ffn_up.weight")
+      continue;
     gguf.add_tensor(tensor.gguf_name, 0, tensor.shape, tiny::bytes_of(tensor.values));
   }
   const TempFolder folder;
@@ -275,7 +282,8 @@ TEST(LlamaErrors, BiasesAreRefusedOtherExtrasAreNot) {
     for (const auto& tensor : tiny::make_tensors(m)) {
       gguf.add_tensor(tensor.gguf_name, 0, tensor.shape, tiny::bytes_of(tensor.values));
     }
-    gguf.add_tensor(bias ? "blk.0.attn_q.bias" : "blk.0.extra.weight", 0, {2}, std::string(8, '\0'));
+    gguf.add_tensor(bias ? "blk.0.attn_q.bias" : "blk.0.extra.weight", 0, {2},
+                    std::string(8, '\0'));
     const TempFolder folder;
     const Status status = load_error(folder.write("tiny.gguf", gguf.build()));
     EXPECT_EQ(status.ok(), !bias) << status.message();
@@ -285,7 +293,22 @@ TEST(LlamaErrors, BiasesAreRefusedOtherExtrasAreNot) {
   }
 }
 
-TEST(LlamaErrors, UnalignedSafetensorsAreCopied) {
+TEST(LlamaErrors, AnAbsurdContextLengthIsRefusedUnlessLimited) {
+  TinyLlama m;
+  m.context = 1 << 28;
+  const TempFolder folder;
+  const std::string path = folder.write("tiny.gguf", tiny::gguf_bytes(m));
+  const Status status = load_error(path);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("a context of 268435456 tokens"));
+  const std::unique_ptr<Ops> ops = make_reference_ops();
+  ModelLoadOptions options;
+  options.path = path;
+  options.max_position = 64;
+  EXPECT_TRUE(load_model(options, ops.get()).ok());
+}
+
+TEST(Llama, UnalignedSafetensorsAreCopied) {
   const TinyLlama m;
   const TempFolder aligned;
   tiny::write_hf(aligned, m);

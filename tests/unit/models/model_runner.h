@@ -1,5 +1,5 @@
-// Runs a model over one sequence without the engine: prefill in chunks of any size, logits of any row. The KV
-// cache is f32.
+// Runs a model over one sequence without the engine: prefill in chunks of any size, logits of any
+// row. The KV cache is f32.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,9 @@ class ModelRunner {
   static constexpr int32_t kBlockSize = 4;
 
   // `ops` outlives the runner.
-  ModelRunner(const ModelLoadOptions& options, Ops* ops, const char* backend = "reference",
+  ModelRunner(const ModelLoadOptions& options,
+              Ops* ops,
+              const char* backend = "reference",
               ThreadPool* threads = nullptr) {
     auto loaded = load_model(options, ops);
     status = loaded.status();
@@ -43,7 +45,8 @@ class ModelRunner {
     status = choice.status();
     if (!choice.ok()) return;
     backend_ = std::move(choice->backend);
-    const int32_t max_tokens = options.max_position > 0 ? options.max_position : model->config().max_position;
+    const int32_t max_tokens =
+        options.max_position > 0 ? options.max_position : model->config().max_position;
     status = backend_->prepare({1, max_tokens, max_tokens});
     if (!status.ok()) return;
     KvCacheSpec spec;
@@ -68,7 +71,9 @@ class ModelRunner {
 
   // Logits of every token of `ids`, or of the last of each step, fed in steps of `chunk` tokens.
   enum class Rows { kAll, kLast };
-  std::vector<std::vector<float>> logits(const std::vector<int32_t>& ids, int32_t chunk, Rows wanted = Rows::kAll) {
+  std::vector<std::vector<float>> logits(const std::vector<int32_t>& ids,
+                                         int32_t chunk,
+                                         Rows wanted = Rows::kAll) {
     std::vector<std::vector<float>> all;
     const auto total = static_cast<int32_t>(ids.size());
     std::vector<int32_t> blocks(static_cast<size_t>(num_blocks_));
@@ -93,15 +98,20 @@ class ModelRunner {
       batch.page_indices = std::span(blocks).first(static_cast<size_t>(indptr[1]));
       batch.slot_mapping = slots;
       const bool decode = count == 1 && begin > 0;
-      (decode ? batch.num_decode_rows : begin > 0 ? batch.num_extend_rows : batch.num_prefill_rows) = 1;
-      (decode ? batch.num_decode_tokens : begin > 0 ? batch.num_extend_tokens : batch.num_prefill_tokens) = count;
+      (decode      ? batch.num_decode_rows
+       : begin > 0 ? batch.num_extend_rows
+                   : batch.num_prefill_rows) = 1;
+      (decode      ? batch.num_decode_tokens
+       : begin > 0 ? batch.num_extend_tokens
+                   : batch.num_prefill_tokens) = count;
       batch.max_query_len = count;
       batch.max_seq_len = seq_len;
       const auto metadata = backend_->build_metadata(batch);
       EXPECT_TRUE(metadata.ok()) << metadata.status().message();
       if (!metadata.ok()) return all;
       ModelInput input;
-      input.token_ids = std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+      input.token_ids =
+          std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
       input.positions = positions;
       input.slot_mapping = slots;
       input.attention = *metadata;
@@ -131,7 +141,8 @@ class ModelRunner {
   int64_t num_blocks_ = 0;
 };
 
-inline float max_difference(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+inline float max_difference(const std::vector<std::vector<float>>& a,
+                            const std::vector<std::vector<float>>& b) {
   EXPECT_EQ(a.size(), b.size());
   float worst = 0.0F;
   for (size_t i = 0; i < a.size() && i < b.size(); ++i) {

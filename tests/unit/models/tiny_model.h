@@ -1,5 +1,5 @@
-// A tiny Llama with random weights, written as GGUF and as a Hugging Face folder. The GGUF side permutes Q and
-// K rows as the converter does, so both forms must give the same logits.
+// A tiny Llama with random weights, written as GGUF and as a Hugging Face folder. The GGUF side
+// permutes Q and K rows as the converter does, so both forms must give the same logits.
 #pragma once
 
 #include <cstdint>
@@ -114,7 +114,8 @@ inline std::string gguf_bytes(const TinyLlama& m) {
     gguf.add_tensor(tensor.gguf_name, 0, tensor.shape, bytes_of(permuted(tensor)));
   }
   if (!m.rope_freqs.empty()) {
-    gguf.add_tensor("rope_freqs.weight", 0, {static_cast<int64_t>(m.rope_freqs.size())}, bytes_of(m.rope_freqs));
+    gguf.add_tensor("rope_freqs.weight", 0, {static_cast<int64_t>(m.rope_freqs.size())},
+                    bytes_of(m.rope_freqs));
   }
   return gguf.build();
 }
@@ -123,23 +124,27 @@ inline std::string config_json(const TinyLlama& m, const std::string& dtype = "f
   const auto number = [](const char* key, int64_t value) {
     return "\"" + std::string(key) + "\": " + std::to_string(value) + ", ";
   };
-  return "{" + m.rope_json + "\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", " +
+  return "{" + m.rope_json +
+         "\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", " +
          number("num_hidden_layers", m.layers) + number("hidden_size", m.hidden) +
          number("intermediate_size", m.inner) + number("num_attention_heads", m.heads) +
          number("num_key_value_heads", m.kv_heads) + number("head_dim", m.head_dim) +
          number("vocab_size", m.vocab) + number("max_position_embeddings", m.context) +
          number("bos_token_id", 1) + number("eos_token_id", 2) + "\"hidden_act\": \"silu\", " +
-         "\"rms_norm_eps\": 1e-05, \"torch_dtype\": \"" + dtype + "\", \"tie_word_embeddings\": " +
-         (m.tied ? "true" : "false") + "}";
+         "\"rms_norm_eps\": 1e-05, \"torch_dtype\": \"" + dtype +
+         "\", \"tie_word_embeddings\": " + (m.tied ? "true" : "false") + "}";
 }
 
 inline std::string shard_name(int index, int count) {
   if (count == 1) return "model.safetensors";
-  return "model-0000" + std::to_string(index + 1) + "-of-0000" + std::to_string(count) + ".safetensors";
+  return "model-0000" + std::to_string(index + 1) + "-of-0000" + std::to_string(count) +
+         ".safetensors";
 }
 
 // dtype: "F32" or "BF16".
-inline void write_hf(const TempFolder& folder, const TinyLlama& m, int shards = 1,
+inline void write_hf(const TempFolder& folder,
+                     const TinyLlama& m,
+                     int shards = 1,
                      const std::string& dtype = "F32") {
   folder.write("config.json", config_json(m, dtype == "F32" ? "float32" : "bfloat16"));
   std::vector<SafetensorsBuilder> files(static_cast<size_t>(shards));
@@ -157,7 +162,8 @@ inline void write_hf(const TempFolder& folder, const TinyLlama& m, int shards = 
     map += (map.empty() ? "" : ",") + ("\"" + tensor.hf_name + "\":\"") +
            shard_name(static_cast<int>(shard), shards) + "\"";
   }
-  for (int i = 0; i < shards; ++i) folder.write(shard_name(i, shards), files[static_cast<size_t>(i)].build());
+  for (int i = 0; i < shards; ++i)
+    folder.write(shard_name(i, shards), files[static_cast<size_t>(i)].build());
   if (shards > 1) folder.write("model.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
 }
 
