@@ -56,7 +56,7 @@ void expect_text(const Result<RenderedPrompt>& result, const std::string& expect
 void expect_failure(const Result<RenderedPrompt>& result, const Json& test) {
   ASSERT_FALSE(result.ok()) << "must fail: " << test.value("error", "")
                             << "\nbut gives: " << result.value().text;
-  const std::string& message = result.status().message();
+  const std::string message = result.status().message();
   if (test.contains("raised")) {
     EXPECT_EQ(message, test["raised"].get<std::string>());
   } else {
