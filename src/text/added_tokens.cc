@@ -7,7 +7,9 @@
 namespace tenon {
 namespace {
 
-uint64_t edge(uint64_t node, char byte) { return (node << 8) | static_cast<uint8_t>(byte); }
+uint64_t edge(uint64_t node, char byte) {
+  return (node << 8) | static_cast<uint8_t>(byte);
+}
 
 size_t skip_space_forward(std::string_view text, size_t position) {
   while (position < text.size()) {
@@ -59,7 +61,9 @@ void AddedTokenMatcher::add(AddedToken token, std::string_view text) {
   tokens_.push_back(std::move(token));
 }
 
-void AddedTokenMatcher::find_all(std::string_view text, const Allowed& allowed, std::vector<Match>& matches) const {
+void AddedTokenMatcher::find_all(std::string_view text,
+                                 const Allowed& allowed,
+                                 std::vector<Match>& matches) const {
   matches.clear();
   if (empty()) return;
   size_t done = 0;
@@ -86,7 +90,8 @@ void AddedTokenMatcher::find_all(std::string_view text, const Allowed& allowed, 
     }
     if (!longest->single_word || stands_alone(text, begin, end)) {
       Match match{{begin, end}, longest->id};
-      if (longest->lstrip) match.range.begin = skip_space_backward(text, begin, std::min(done, begin));
+      if (longest->lstrip)
+        match.range.begin = skip_space_backward(text, begin, std::min(done, begin));
       if (longest->rstrip) match.range.end = skip_space_forward(text, end);
       done = match.range.end;
       matches.push_back(match);

@@ -1,8 +1,8 @@
 // Added tokens: texts that become one id before anything else looks at them.
 //
-// Matching is Hugging Face's: leftmost, longest at a place; first the tokens that are looked for in the text as it
-// is, then, in what is left and normalised, the others.
-// Ownership: value. Thread safety: immutable after filling.
+// Matching is Hugging Face's: leftmost, longest at a place; first the tokens that are looked for in
+// the text as it is, then, in what is left and normalised, the others. Ownership: value. Thread
+// safety: immutable after filling.
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@ class AddedTokenMatcher {
   // Whether a token may stand at [begin, end) of the text.
   using Allowed = std::function<bool(size_t begin, size_t end)>;
 
-  // `text`: what to look for (the content, normalised where that applies). Not empty; a text that comes twice keeps
-  // its first token.
+  // `text`: what to look for (the content, normalised where that applies). Not empty; a text that
+  // comes twice keeps its first token.
   void add(AddedToken token, std::string_view text);
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
   // All matches in order. Time is linear in the text times the longest token.
@@ -46,7 +46,7 @@ class AddedTokenMatcher {
 
  private:
   std::vector<AddedToken> tokens_;
-  FlatMap children_;             // (node, byte) -> node
+  FlatMap children_;                      // (node, byte) -> node
   std::vector<int32_t> token_at_ = {-1};  // by node: index in tokens_, or -1
   std::array<bool, 256> begins_{};
 };

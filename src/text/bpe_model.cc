@@ -14,12 +14,18 @@ namespace {
 uint64_t pair_key(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
-uint32_t high_half(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
-int32_t low_half(uint64_t value) { return static_cast<int32_t>(static_cast<uint32_t>(value)); }
+uint32_t high_half(uint64_t value) {
+  return static_cast<uint32_t>(value >> 32);
+}
+int32_t low_half(uint64_t value) {
+  return static_cast<int32_t>(static_cast<uint32_t>(value));
+}
 
 }  // namespace
 
-BpeModel::BpeModel(std::shared_ptr<const Vocabulary> vocabulary, BpeOptions options, std::vector<bool> hidden)
+BpeModel::BpeModel(std::shared_ptr<const Vocabulary> vocabulary,
+                   BpeOptions options,
+                   std::vector<bool> hidden)
     : vocabulary_(std::move(vocabulary)), options_(options), hidden_(std::move(hidden)) {
   byte_ids_.fill(-1);
   for (int byte = 0; byte < 256; ++byte) {
@@ -39,7 +45,8 @@ bool BpeModel::has_all_bytes() const {
 
 std::optional<int32_t> BpeModel::piece(std::string_view text) const {
   const std::optional<int32_t> id = vocabulary_->find(text);
-  if (id && static_cast<size_t>(*id) < hidden_.size() && hidden_[static_cast<size_t>(*id)]) return std::nullopt;
+  if (id && static_cast<size_t>(*id) < hidden_.size() && hidden_[static_cast<size_t>(*id)])
+    return std::nullopt;
   return id;
 }
 
@@ -47,13 +54,15 @@ void BpeModel::add_merge(int32_t left, int32_t right, int32_t merged) {
   const uint32_t rank = next_rank_++;
   if (static_cast<size_t>(merged) < hidden_.size() && hidden_[static_cast<size_t>(merged)]) return;
   merges_.set(pair_key(left, right), pair_key(static_cast<int32_t>(rank), merged));
-  if (vocabulary_->text(right).starts_with(kWordMark) && !vocabulary_->text(left).ends_with(kWordMark)) {
+  if (vocabulary_->text(right).starts_with(kWordMark) &&
+      !vocabulary_->text(left).ends_with(kWordMark)) {
     joins_word_mark_ = true;
   }
 }
 
 bool BpeModel::cuts_before_word_mark() const {
-  return !options_.byte_level && !options_.ignore_merges && !joins_word_mark_ && piece(kWordMark).has_value();
+  return !options_.byte_level && !options_.ignore_merges && !joins_word_mark_ &&
+         piece(kWordMark).has_value();
 }
 
 void BpeModel::add_bytes(std::string_view word, std::vector<Scratch::Symbol>& symbols) const {
@@ -70,8 +79,8 @@ void BpeModel::add_bytes(std::string_view word, std::vector<Scratch::Symbol>& sy
 }
 
 void BpeModel::add_characters(std::string_view word, std::vector<Scratch::Symbol>& symbols) const {
-  // An unknown token is written only when the next known character comes: that is how Hugging Face orders it
-  // relative to byte pieces.
+  // An unknown token is written only when the next known character comes: that is how Hugging Face
+  // orders it relative to byte pieces.
   bool unknown_pending = false;
   for (size_t i = 0; i < word.size();) {
     const Utf8Char character = decode_utf8(word, i);
@@ -85,8 +94,9 @@ void BpeModel::add_characters(std::string_view word, std::vector<Scratch::Symbol
         continue;
       }
     }
-    if (options_.byte_fallback &&
-        std::all_of(text.begin(), text.end(), [&](char byte) { return byte_ids_[static_cast<uint8_t>(byte)] >= 0; })) {
+    if (options_.byte_fallback && std::all_of(text.begin(), text.end(), [&](char byte) {
+          return byte_ids_[static_cast<uint8_t>(byte)] >= 0;
+        })) {
       for (const char byte : text) symbols.push_back({byte_ids_[static_cast<uint8_t>(byte)], 0, 0});
       continue;
     }
@@ -110,13 +120,16 @@ void BpeModel::add_symbols(std::string_view word, std::vector<Scratch::Symbol>& 
   }
 }
 
-const uint64_t* BpeModel::merge_of(const std::vector<Scratch::Symbol>& symbols, int32_t position) const {
+const uint64_t* BpeModel::merge_of(const std::vector<Scratch::Symbol>& symbols,
+                                   int32_t position) const {
   const Scratch::Symbol& left = symbols[static_cast<size_t>(position)];
   if (left.id < 0 || left.next < 0) return nullptr;
   return merges_.find(pair_key(left.id, symbols[static_cast<size_t>(left.next)].id));
 }
 
-void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
+void BpeModel::encode_word(std::string_view word,
+                           Scratch& scratch,
+                           std::vector<int32_t>& out) const {
   if (word.empty()) return;
   if (options_.ignore_merges) {
     std::string_view text = word;
@@ -161,7 +174,8 @@ void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<
     left.next = right.next;
     right.id = -1;
     if (left.next >= 0) symbols[static_cast<size_t>(left.next)].prev = position;
-    if (left.prev >= 0 && candidate(left.prev)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    if (left.prev >= 0 && candidate(left.prev))
+      std::push_heap(heap.begin(), heap.end(), std::greater<>());
     if (candidate(position)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
   }
   for (const Scratch::Symbol& symbol : symbols) {

@@ -1,8 +1,10 @@
-// Byte-pair encoding of one word: initial symbols, then merges by rank, lowest first, leftmost among equals.
+// Byte-pair encoding of one word: initial symbols, then merges by rank, lowest first, leftmost
+// among equals.
 //
-// A word is split into characters (or bytes, for byte-level vocabularies); a character that is not in the
-// vocabulary becomes its byte pieces "<0xNN>" or the unknown token. Time is n log n in the length of the word.
-// Ownership:     keeps a reference to the vocabulary. Thread safety: immutable after filling; scratch is the caller's.
+// A word is split into characters (or bytes, for byte-level vocabularies); a character that is not
+// in the vocabulary becomes its byte pieces "<0xNN>" or the unknown token. Time is n log n in the
+// length of the word. Ownership:     keeps a reference to the vocabulary. Thread safety: immutable
+// after filling; scratch is the caller's.
 #pragma once
 
 #include <array>
@@ -39,8 +41,11 @@ class BpeModel {
     std::string text;
   };
 
-  // `hidden` ids (control tokens) are never produced from text, whatever the vocabulary or the merges say.
-  BpeModel(std::shared_ptr<const Vocabulary> vocabulary, BpeOptions options, std::vector<bool> hidden);
+  // `hidden` ids (control tokens) are never produced from text, whatever the vocabulary or the
+  // merges say.
+  BpeModel(std::shared_ptr<const Vocabulary> vocabulary,
+           BpeOptions options,
+           std::vector<bool> hidden);
 
   void reserve_merges(size_t count) { merges_.reserve(count); }
   // Appends a merge; a pair that comes twice has the rank of its last mention. Requires: valid ids.
@@ -49,7 +54,8 @@ class BpeModel {
   // Appends the ids of `word` to `out`. `word` may hold any bytes.
   void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
 
-  // No merge joins a character with a word mark "▁" that follows it, so a text may be cut there before encoding.
+  // No merge joins a character with a word mark "▁" that follows it, so a text may be cut there
+  // before encoding.
   [[nodiscard]] bool cuts_before_word_mark() const;
   [[nodiscard]] const BpeOptions& options() const { return options_; }
   [[nodiscard]] bool has_all_bytes() const;
@@ -59,7 +65,8 @@ class BpeModel {
   void add_symbols(std::string_view word, std::vector<Scratch::Symbol>& symbols) const;
   void add_bytes(std::string_view word, std::vector<Scratch::Symbol>& symbols) const;
   void add_characters(std::string_view word, std::vector<Scratch::Symbol>& symbols) const;
-  [[nodiscard]] const uint64_t* merge_of(const std::vector<Scratch::Symbol>& symbols, int32_t position) const;
+  [[nodiscard]] const uint64_t* merge_of(const std::vector<Scratch::Symbol>& symbols,
+                                         int32_t position) const;
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   BpeOptions options_;

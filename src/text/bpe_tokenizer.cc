@@ -12,8 +12,9 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // positions are 32-bit
 
-// Invalid bytes travel through normalisation and pre-tokenisation as characters of one private-use block (256
-// code points of plane 16) that the text itself does not use, and are bytes again when BPE sees them.
+// Invalid bytes travel through normalisation and pre-tokenisation as characters of one private-use
+// block (256 code points of plane 16) that the text itself does not use, and are bytes again when
+// BPE sees them.
 class InvalidBytes {
  public:
   // Errors: kInvalidArgument if the text uses every block.
@@ -21,11 +22,13 @@ class InvalidBytes {
     std::array<bool, kBlocks> used{};
     for (size_t i = 0; i < text.text.size();) {
       const Utf8Char character = decode_utf8(text.text, i);
-      if (character.valid && character.code >= kFirst) used[std::min<size_t>((character.code - kFirst) / 256, kBlocks - 1)] = true;
+      if (character.valid && character.code >= kFirst)
+        used[std::min<size_t>((character.code - kFirst) / 256, kBlocks - 1)] = true;
       i += character.length;
     }
     const auto block = std::find(used.begin(), used.end(), false) - used.begin();
-    if (block == kBlocks) return invalid_argument("the text is not valid UTF-8 and uses all of plane 16");
+    if (block == kBlocks)
+      return invalid_argument("the text is not valid UTF-8 and uses all of plane 16");
     base_ = kFirst + static_cast<char32_t>(block) * 256;
 
     MarkedText out;
@@ -35,7 +38,8 @@ class InvalidBytes {
       if (character.valid) {
         out.text.append(text.text, i, character.length);
       } else {
-        for (size_t k = 0; k < character.length; ++k) append_utf8(base_ + static_cast<uint8_t>(text.text[i + k]), out.text);
+        for (size_t k = 0; k < character.length; ++k)
+          append_utf8(base_ + static_cast<uint8_t>(text.text[i + k]), out.text);
       }
       if (!text.marks.empty()) out.marks.append(out.text.size() - before, text.marks[i]);
       i += character.length;
@@ -66,7 +70,8 @@ class InvalidBytes {
   char32_t base_ = 0;
 };
 
-// Remembers where in the output the ids of recent words begin, for texts that repeat them. Words must stay alive.
+// Remembers where in the output the ids of recent words begin, for texts that repeat them. Words
+// must stay alive.
 class WordCache {
  public:
   explicit WordCache(size_t text_size) {
@@ -103,7 +108,8 @@ class BpeTokenizer;
 // One call of encode().
 class Encoding {
  public:
-  Encoding(const BpeTokenizer& tokenizer, const EncodeOptions& options) : tokenizer_(tokenizer), options_(options) {}
+  Encoding(const BpeTokenizer& tokenizer, const EncodeOptions& options)
+      : tokenizer_(tokenizer), options_(options) {}
   Result<std::vector<int32_t>> run(std::string_view text);
 
  private:
@@ -123,8 +129,14 @@ class Encoding {
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  BpeTokenizer(BpeTokenizerParts parts, BpeModel model, AddedTokenMatcher raw, AddedTokenMatcher normalized)
-      : parts_(std::move(parts)), model_(std::move(model)), raw_(std::move(raw)), normalized_(std::move(normalized)) {
+  BpeTokenizer(BpeTokenizerParts parts,
+               BpeModel model,
+               AddedTokenMatcher raw,
+               AddedTokenMatcher normalized)
+      : parts_(std::move(parts)),
+        model_(std::move(model)),
+        raw_(std::move(raw)),
+        normalized_(std::move(normalized)) {
     parts_.merges = {};
     special_.resize(static_cast<size_t>(vocab_size()));
     std::vector<bool> added(special_.size());
@@ -135,9 +147,11 @@ class BpeTokenizer final : public Tokenizer {
     fill_bytes(added);
   }
 
-  Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options) const override {
+  Result<std::vector<int32_t>> encode(std::string_view text,
+                                      const EncodeOptions& options) const override {
     if (text.size() > kMaxTextBytes) {
-      return invalid_argument("a text of {} bytes is too long to tokenise (limit {})", text.size(), kMaxTextBytes);
+      return invalid_argument("a text of {} bytes is too long to tokenise (limit {})", text.size(),
+                              kMaxTextBytes);
     }
     return Encoding(*this, options).run(text);
   }
@@ -145,7 +159,8 @@ class BpeTokenizer final : public Tokenizer {
   std::string_view token_bytes(int32_t id) const override {
     TENON_CHECK(id >= 0 && id < vocab_size());
     const auto index = static_cast<size_t>(id);
-    return std::string_view(bytes_).substr(byte_offsets_[index], byte_offsets_[index + 1] - byte_offsets_[index]);
+    return std::string_view(bytes_).substr(byte_offsets_[index],
+                                           byte_offsets_[index + 1] - byte_offsets_[index]);
   }
   std::string_view token_text(int32_t id) const override {
     TENON_CHECK(id >= 0 && id < vocab_size());
@@ -154,13 +169,16 @@ class BpeTokenizer final : public Tokenizer {
   bool is_special(int32_t id) const override {
     return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
   }
-  std::optional<int32_t> find_token(std::string_view text) const override { return parts_.vocabulary->find(text); }
+  std::optional<int32_t> find_token(std::string_view text) const override {
+    return parts_.vocabulary->find(text);
+  }
   int32_t vocab_size() const override { return parts_.vocabulary->size(); }
   std::optional<int32_t> bos_id() const override { return parts_.bos; }
   std::optional<int32_t> eos_id() const override { return parts_.eos; }
   const std::vector<int32_t>& end_ids() const override { return parts_.end_ids; }
   bool adds_bos() const override {
-    return parts_.bos && std::find(parts_.prefix.begin(), parts_.prefix.end(), *parts_.bos) != parts_.prefix.end();
+    return parts_.bos && std::find(parts_.prefix.begin(), parts_.prefix.end(), *parts_.bos) !=
+                             parts_.prefix.end();
   }
   bool strips_leading_space() const override { return parts_.strips_leading_space; }
 
@@ -177,7 +195,8 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   void append_bytes(std::string_view text, bool literal) {
-    if (parts_.decodes_byte_pieces && text.size() == 6 && text.starts_with("<0x") && text.back() == '>') {
+    if (parts_.decodes_byte_pieces && text.size() == 6 && text.starts_with("<0x") &&
+        text.back() == '>') {
       const std::string digits(text.substr(3, 2));
       if (digits.find_first_not_of("0123456789ABCDEF") == std::string::npos) {
         bytes_ += static_cast<char>(std::stoi(digits, nullptr, 16));
@@ -219,8 +238,9 @@ Result<std::vector<int32_t>> Encoding::run(std::string_view text) {
   std::vector<AddedTokenMatcher::Match> matches;
   if (options_.parse_special) {
     const auto trusted = [&](size_t begin, size_t end) {
-      const auto after = std::partition_point(options_.untrusted.begin(), options_.untrusted.end(),
-                                              [&](const TextRange& range) { return range.end <= begin; });
+      const auto after =
+          std::partition_point(options_.untrusted.begin(), options_.untrusted.end(),
+                               [&](const TextRange& range) { return range.end <= begin; });
       return after == options_.untrusted.end() || after->begin >= end;
     };
     tokenizer_.raw_.find_all(text, trusted, matches);
@@ -251,7 +271,8 @@ std::string Encoding::marks_of(size_t offset, size_t size) const {
 Status Encoding::add_gap(std::string_view text, size_t offset) {
   const bool looks_for_more = options_.parse_special && !tokenizer_.normalized_.empty();
   const bool valid = is_valid_utf8(text);
-  if (valid && !looks_for_more && tokenizer_.parts_.normalizer.empty()) return add_words(text, offset == 0);
+  if (valid && !looks_for_more && tokenizer_.parts_.normalizer.empty())
+    return add_words(text, offset == 0);
   MarkedText marked{std::string(text), {}};
   if (looks_for_more && !options_.untrusted.empty()) marked.marks = marks_of(offset, text.size());
   if (!valid) TENON_RETURN_IF_ERROR(invalid_.escape(marked));
@@ -265,14 +286,16 @@ Status Encoding::add_normalized(const MarkedText& marked, size_t offset) {
   if (options_.parse_special) {
     const auto trusted = [&](size_t begin, size_t end) {
       return marked.marks.empty() ||
-             std::string_view(marked.marks).substr(begin, end - begin).find('\1') == std::string_view::npos;
+             std::string_view(marked.marks).substr(begin, end - begin).find('\1') ==
+                 std::string_view::npos;
     };
     tokenizer_.normalized_.find_all(text, trusted, matches);
   }
   size_t done = 0;
   for (const AddedTokenMatcher::Match& match : matches) {
     if (match.range.begin > done) {
-      TENON_RETURN_IF_ERROR(add_words(text.substr(done, match.range.begin - done), offset == 0 && done == 0));
+      TENON_RETURN_IF_ERROR(
+          add_words(text.substr(done, match.range.begin - done), offset == 0 && done == 0));
     }
     ids_.push_back(match.id);
     done = match.range.end;
@@ -291,14 +314,16 @@ Status Encoding::add_words(std::string_view text, bool begins_input) {
 
   WordCache cache(cuts.text.size());
   const auto add_word = [&](std::string_view word) {
-    cache.append(word, ids_, [&] { model.encode_word(invalid_.restore(word, restored_), scratch_, ids_); });
+    cache.append(word, ids_,
+                 [&] { model.encode_word(invalid_.restore(word, restored_), scratch_, ids_); });
   };
   const bool cut_marks = model.cuts_before_word_mark();
   for (const TextRange& piece : cuts.pieces) {
     const std::string_view word = cuts.text.substr(piece.begin, piece.end - piece.begin);
     size_t begin = 0;
     if (cut_marks) {
-      for (size_t at = word.find(kWordMark, 1); at != word.npos; at = word.find(kWordMark, at + kWordMark.size())) {
+      for (size_t at = word.find(kWordMark, 1); at != word.npos;
+           at = word.find(kWordMark, at + kWordMark.size())) {
         if (word.substr(0, at).ends_with(kWordMark)) continue;
         add_word(word.substr(begin, at - begin));
         begin = at;
@@ -335,8 +360,8 @@ Result<std::shared_ptr<const Tokenizer>> make_bpe_tokenizer(BpeTokenizerParts pa
     TENON_RETURN_IF_ERROR(parts.normalizer.apply(content, matcher));
     normalized.add(token, content.text);
   }
-  return std::shared_ptr<const Tokenizer>(
-      std::make_shared<BpeTokenizer>(std::move(parts), std::move(model), std::move(raw), std::move(normalized)));
+  return std::shared_ptr<const Tokenizer>(std::make_shared<BpeTokenizer>(
+      std::move(parts), std::move(model), std::move(raw), std::move(normalized)));
 }
 
 }  // namespace tenon

@@ -1,5 +1,5 @@
-// The tokenizer: added tokens, normalisation, pre-tokenisation, BPE, BOS and EOS. Loaders fill a BpeTokenizerParts.
-// Ownership: shared, immutable. Thread safety: as Tokenizer.
+// The tokenizer: added tokens, normalisation, pre-tokenisation, BPE, BOS and EOS. Loaders fill a
+// BpeTokenizerParts. Ownership: shared, immutable. Thread safety: as Tokenizer.
 #pragma once
 
 #include <memory>

@@ -35,7 +35,9 @@ const Tables& tables() {
 
 }  // namespace
 
-std::string_view byte_to_alphabet(uint8_t byte) { return tables().character[byte]; }
+std::string_view byte_to_alphabet(uint8_t byte) {
+  return tables().character[byte];
+}
 
 void append_in_alphabet(std::string_view bytes, std::string& out) {
   for (const char byte : bytes) out += tables().character[static_cast<uint8_t>(byte)];

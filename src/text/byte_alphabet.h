@@ -1,6 +1,7 @@
-// GPT-2's byte alphabet: every byte has a printable character, so that byte sequences can be written as text
-// ("Ġthe" is " the"). Printable Latin-1 characters stand for themselves, the other bytes for U+0100 and up.
-// Thread safety: no state.
+// GPT-2's byte alphabet: every byte has a printable character, so that byte sequences can be
+// written as text
+// ("Ġthe" is " the"). Printable Latin-1 characters stand for themselves, the other bytes for U+0100
+// and up. Thread safety: no state.
 #pragma once
 
 #include <cstdint>

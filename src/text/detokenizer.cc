@@ -75,8 +75,11 @@ Detokenizer::Delta Detokenizer::release(std::string_view added, bool final) {
     ended_ = true;
   }
   size_t keep = hit || final ? 0 : stops_.open_length();
-  // A stop string may begin inside a character only if it is not valid UTF-8; never send half a character for it.
-  while (keep > 0 && keep < held_.size() && (static_cast<uint8_t>(held_[held_.size() - keep]) & 0xC0) == 0x80) ++keep;
+  // A stop string may begin inside a character only if it is not valid UTF-8; never send half a
+  // character for it.
+  while (keep > 0 && keep < held_.size() &&
+         (static_cast<uint8_t>(held_[held_.size() - keep]) & 0xC0) == 0x80)
+    ++keep;
   delta.text = held_.substr(0, held_.size() - keep);
   held_.erase(0, held_.size() - keep);
   text_ += delta.text;

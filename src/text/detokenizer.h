@@ -1,5 +1,5 @@
-// Streaming text output of one sequence: token ids in, valid UTF-8 deltas out, stop strings honoured.
-// One object per sequence, used from one thread at a time.
+// Streaming text output of one sequence: token ids in, valid UTF-8 deltas out, stop strings
+// honoured. One object per sequence, used from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace tenon {
 
-// Collects bytes and releases whole characters. Bytes that can never become a character are replaced by U+FFFD
-// (one for each maximal subpart) as soon as that is known.
+// Collects bytes and releases whole characters. Bytes that can never become a character are
+// replaced by U+FFFD (one for each maximal subpart) as soon as that is known.
 class Utf8Assembler {
  public:
   // Appends the text that is now complete to `out`.
@@ -31,10 +31,10 @@ class Utf8Assembler {
 struct DetokenizerOptions {
   bool skip_special = true;
   std::vector<std::string> stop = {};  // stop strings, each not empty
-  bool include_stop_string = false;  // keep the stop string in the text
-  int32_t min_tokens = 0;            // stop strings are not looked for in the text of this many first tokens
-  // The ids continue a text instead of beginning one, so a leading space belongs to them even where the tokenizer
-  // would drop its own (Tokenizer::strips_leading_space).
+  bool include_stop_string = false;    // keep the stop string in the text
+  int32_t min_tokens = 0;  // stop strings are not looked for in the text of this many first tokens
+  // The ids continue a text instead of beginning one, so a leading space belongs to them even where
+  // the tokenizer would drop its own (Tokenizer::strips_leading_space).
   bool continues_text = false;
 };
 
@@ -43,8 +43,9 @@ class Detokenizer {
   Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, DetokenizerOptions options);
 
   struct Delta {
-    std::string text;                       // valid UTF-8, safe to send: cannot turn out to be part of a stop string
-    std::optional<std::string> stopped_by;  // the stop string that ended the sequence; feed nothing more
+    std::string text;  // valid UTF-8, safe to send: cannot turn out to be part of a stop string
+    std::optional<std::string>
+        stopped_by;  // the stop string that ended the sequence; feed nothing more
   };
   // After a stop string, push() and finish() give nothing.
   Delta push(int32_t token);

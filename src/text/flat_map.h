@@ -1,6 +1,6 @@
-// Hash map from 64-bit keys to 64-bit values for tables that are built once and read often: open addressing in
-// one array, no erase.
-// Ownership: value. Thread safety: find() from any thread once filled.
+// Hash map from 64-bit keys to 64-bit values for tables that are built once and read often: open
+// addressing in one array, no erase. Ownership: value. Thread safety: find() from any thread once
+// filled.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Strict reading of a JSON object: every member is asked for by name, and members nobody asked for are an error, so
-// that an option this program does not know is never ignored.
-// Ownership: refers to the object. Thread safety: one thread.
+// Strict reading of a JSON object: every member is asked for by name, and members nobody asked for
+// are an error, so that an option this program does not know is never ignored. Ownership: refers to
+// the object. Thread safety: one thread.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace tenon {
 class JsonFields {
  public:
   // `where` names the object in messages: "pre_tokenizer.pretokenizers[1]".
-  JsonFields(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {}
+  JsonFields(const nlohmann::json& object, std::string where)
+      : object_(object), where_(std::move(where)) {}
 
   [[nodiscard]] const std::string& where() const { return where_; }
   [[nodiscard]] bool is_object() const { return object_.is_object(); }

@@ -16,7 +16,8 @@ constexpr char32_t kFirstCombining = 0x300;
 
 class FormNormalizer {
  public:
-  FormNormalizer(UnicodeForm form, const MarkedText& in, MarkedText& out) : form_(form), in_(in), out_(out) {}
+  FormNormalizer(UnicodeForm form, const MarkedText& in, MarkedText& out)
+      : form_(form), in_(in), out_(out) {}
 
   void run() {
     out_.text.reserve(in_.text.size());
@@ -51,24 +52,27 @@ class FormNormalizer {
     reorder();
     auto length = static_cast<utf8proc_ssize_t>(codes_.size());
     if (form_.compose) {
-      length = utf8proc_normalize_utf32(codes_.data(), length,
-                                        static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+      length = utf8proc_normalize_utf32(
+          codes_.data(), length,
+          static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
       TENON_CHECK_GE(length, 0);
     }
     result_.clear();
-    for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(static_cast<char32_t>(codes_[static_cast<size_t>(i)]), result_);
+    for (utf8proc_ssize_t i = 0; i < length; ++i)
+      append_utf8(static_cast<char32_t>(codes_[static_cast<size_t>(i)]), result_);
     if (result_ == std::string_view(in_.text).substr(begin, end - begin)) return copy(begin, end);
     out_.text += result_;
     if (in_.marks.empty()) return;
     const auto first = in_.marks.begin() + static_cast<ptrdiff_t>(begin);
-    const bool marked = std::any_of(first, first + static_cast<ptrdiff_t>(end - begin), [](char m) { return m != 0; });
+    const bool marked = std::any_of(first, first + static_cast<ptrdiff_t>(end - begin),
+                                    [](char m) { return m != 0; });
     out_.marks.append(result_.size(), marked ? 1 : 0);
   }
 
   void decompose(size_t begin, size_t end) {
     constexpr utf8proc_ssize_t kLongest = 18;  // code points of the longest decomposition (U+FDFA)
-    const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_STABLE |
-                                                        (form_.compatibility ? UTF8PROC_COMPAT : 0));
+    const auto options = static_cast<utf8proc_option_t>(
+        UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (form_.compatibility ? UTF8PROC_COMPAT : 0));
     codes_.clear();
     for (size_t i = begin; i < end;) {
       const Utf8Char character = decode_utf8(in_.text, i);
@@ -76,24 +80,30 @@ class FormNormalizer {
       const size_t used = codes_.size();
       codes_.resize(used + kLongest);
       int boundary = 0;
-      const utf8proc_ssize_t count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(character.code),
-                                                             codes_.data() + used, kLongest, options, &boundary);
+      const utf8proc_ssize_t count =
+          utf8proc_decompose_char(static_cast<utf8proc_int32_t>(character.code),
+                                  codes_.data() + used, kLongest, options, &boundary);
       TENON_CHECK_GE(count, 0);
       TENON_CHECK_LE(count, kLongest);
       codes_.resize(used + static_cast<size_t>(count));
     }
   }
 
-  // Canonical ordering. A stable sort of each run of marks, because utf8proc's own ordering is quadratic.
+  // Canonical ordering. A stable sort of each run of marks, because utf8proc's own ordering is
+  // quadratic.
   void reorder() {
-    const auto combining_class = [](utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; };
+    const auto combining_class = [](utf8proc_int32_t code) {
+      return utf8proc_get_property(code)->combining_class;
+    };
     for (auto begin = codes_.begin(); begin != codes_.end();) {
       if (combining_class(*begin) == 0) {
         ++begin;
         continue;
       }
-      const auto end = std::find_if(begin, codes_.end(), [&](auto code) { return combining_class(code) == 0; });
-      std::stable_sort(begin, end, [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
+      const auto end =
+          std::find_if(begin, codes_.end(), [&](auto code) { return combining_class(code) == 0; });
+      std::stable_sort(begin, end,
+                       [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
       begin = end;
     }
   }
@@ -147,7 +157,8 @@ Status apply_step(const ReplaceMatches& replace, MarkedText& text, Regex::Matche
 
 Status Normalizer::apply(MarkedText& text, Regex::Matcher& matcher) const {
   for (const Step& step : steps_) {
-    TENON_RETURN_IF_ERROR(std::visit([&](const auto& s) { return apply_step(s, text, matcher); }, step));
+    TENON_RETURN_IF_ERROR(
+        std::visit([&](const auto& s) { return apply_step(s, text, matcher); }, step));
   }
   return ok_status();
 }

@@ -12,8 +12,8 @@
 
 namespace tenon {
 
-// Text whose bytes may be marked one by one; `marks` is empty (nothing is tracked) or as long as `text`.
-// A byte that a step makes out of marked bytes is marked.
+// Text whose bytes may be marked one by one; `marks` is empty (nothing is tracked) or as long as
+// `text`. A byte that a step makes out of marked bytes is marked.
 struct MarkedText {
   std::string text;
   std::string marks;

@@ -11,7 +11,11 @@ struct Part {
 };
 
 // Matches and the gaps between them, in order; offsets are those of the matches, moved by `offset`.
-void parts_of(const std::vector<TextRange>& matches, size_t offset, size_t size, bool invert, std::vector<Part>& parts) {
+void parts_of(const std::vector<TextRange>& matches,
+              size_t offset,
+              size_t size,
+              bool invert,
+              std::vector<Part>& parts) {
   parts.clear();
   size_t done = 0;
   for (const TextRange& match : matches) {
@@ -23,7 +27,9 @@ void parts_of(const std::vector<TextRange>& matches, size_t offset, size_t size,
 }
 
 // Appends the pieces that `behavior` makes of the parts. Empty pieces vanish.
-void append_pieces(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<TextRange>& pieces) {
+void append_pieces(const std::vector<Part>& parts,
+                   SplitBehavior behavior,
+                   std::vector<TextRange>& pieces) {
   const size_t first = pieces.size();
   const auto extend_or_push = [&](const TextRange& range, bool extend) {
     if (extend && pieces.size() > first) {
@@ -105,8 +111,8 @@ void rewrite_pieces(WordCuts& cuts, Rewrite&& rewrite) {
 
 Status apply_step(const MetaspaceStep& step, WordCuts& cuts, Regex::Matcher&) {
   rewrite_pieces(cuts, [&](std::string_view piece, bool first, std::string& out) {
-    const bool wanted =
-        step.prefix == PrefixScheme::kAlways || (step.prefix == PrefixScheme::kFirst && first && cuts.begins_input);
+    const bool wanted = step.prefix == PrefixScheme::kAlways ||
+                        (step.prefix == PrefixScheme::kFirst && first && cuts.begins_input);
     if (wanted && !piece.starts_with(' ') && !piece.starts_with(step.mark)) out += step.mark;
     for (const char c : piece) {
       if (c == ' ') {
@@ -122,7 +128,8 @@ Status apply_step(const MetaspaceStep& step, WordCuts& cuts, Regex::Matcher&) {
     // Every mark begins a piece.
     const std::string_view text = cuts.text.substr(0, piece.end);
     size_t begin = piece.begin;
-    for (size_t at = text.find(step.mark, begin + 1); at != text.npos; at = text.find(step.mark, at + 1)) {
+    for (size_t at = text.find(step.mark, begin + 1); at != text.npos;
+         at = text.find(step.mark, at + 1)) {
       pieces.push_back({begin, at});
       begin = at;
     }
@@ -144,7 +151,8 @@ Status apply_step(const PrefixSpaceStep&, WordCuts& cuts, Regex::Matcher&) {
 
 Status PreTokenizer::apply(WordCuts& cuts, Regex::Matcher& matcher) const {
   for (const Step& step : steps_) {
-    TENON_RETURN_IF_ERROR(std::visit([&](const auto& s) { return apply_step(s, cuts, matcher); }, step));
+    TENON_RETURN_IF_ERROR(
+        std::visit([&](const auto& s) { return apply_step(s, cuts, matcher); }, step));
   }
   return ok_status();
 }

@@ -13,8 +13,8 @@
 
 namespace tenon {
 
-// A text on its way through the steps: pieces are ranges of `text`, which is the caller's or `storage`.
-// Not movable: `text` may point into `storage`.
+// A text on its way through the steps: pieces are ranges of `text`, which is the caller's or
+// `storage`. Not movable: `text` may point into `storage`.
 struct WordCuts {
   WordCuts() = default;
   WordCuts(const WordCuts&) = delete;

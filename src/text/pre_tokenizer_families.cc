@@ -18,8 +18,8 @@ constexpr std::string_view kQwen2[] = {
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 constexpr std::string_view kTekken[] = {
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
-constexpr std::string_view kDeepseekCoder[] = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+",
-                                               R"(\p{N})"};
+constexpr std::string_view kDeepseekCoder[] = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)",
+                                               "[一-龥ࠀ-一가-퟿]+", R"(\p{N})"};
 constexpr std::string_view kDeepseekV3[] = {
     R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+",
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
@@ -54,8 +54,9 @@ Result<PreTokenizerFamily> pre_tokenizer_family(std::string_view name) {
   if (known == std::end(kFamilies)) {
     std::vector<std::string_view> names;
     for (const Family& family : kFamilies) names.push_back(family.name);
-    return unsupported("tokenizer.ggml.pre '{}' is not one that can be reproduced exactly (known: {})", name,
-                       fmt::join(names, ", "));
+    return unsupported(
+        "tokenizer.ggml.pre '{}' is not one that can be reproduced exactly (known: {})", name,
+        fmt::join(names, ", "));
   }
   PreTokenizerFamily result;
   if (known->nfc) result.normalizer.add(UnicodeForm{.compose = true});

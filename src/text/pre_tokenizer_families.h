@@ -1,6 +1,5 @@
-// The pre-tokenizers that GGUF files name in `tokenizer.ggml.pre`, as the Hugging Face tokenizers of these models
-// define them.
-// Thread safety: pure functions.
+// The pre-tokenizers that GGUF files name in `tokenizer.ggml.pre`, as the Hugging Face tokenizers
+// of these models define them. Thread safety: pure functions.
 #pragma once
 
 #include <string_view>

@@ -10,7 +10,8 @@
 namespace tenon {
 namespace {
 
-// Bounds on one match. The patterns in use need a few steps a character and almost no backtracking memory.
+// Bounds on one match. The patterns in use need a few steps a character and almost no backtracking
+// memory.
 constexpr uint32_t kMatchLimit = 50'000'000;
 constexpr uint32_t kHeapLimitKib = 64 * 1024;
 constexpr size_t kJitStackStart = 32 * 1024;
@@ -51,20 +52,22 @@ Regex::Matcher::Matcher() : state_(std::make_unique<State>()) {
 
 Regex::Matcher::~Matcher() = default;
 
-Result<std::shared_ptr<const Regex>> Regex::build(std::string_view source, const std::string& pattern,
+Result<std::shared_ptr<const Regex>> Regex::build(std::string_view source,
+                                                  const std::string& pattern,
                                                   uint32_t flags) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_shared<Code>();
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-  code->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), flags, &error, &offset,
-                                 context);
+  code->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                 flags, &error, &offset, context);
   pcre2_compile_context_free(context);
   if (code->compiled == nullptr) {
     return unsupported("regular expression '{}': {}", source, error_text(error));
   }
-  // Without JIT (a kernel that forbids executable pages) the interpreter gives the same matches, slower.
+  // Without JIT (a kernel that forbids executable pages) the interpreter gives the same matches,
+  // slower.
   pcre2_jit_compile(code->compiled, PCRE2_JIT_COMPLETE);
   auto regex = std::shared_ptr<Regex>(new Regex());
   regex->code_ = std::move(code);
@@ -74,31 +77,36 @@ Result<std::shared_ptr<const Regex>> Regex::build(std::string_view source, const
 
 Result<std::shared_ptr<const Regex>> Regex::compile(std::string_view pattern) {
   TENON_ASSIGN_OR_RETURN(const std::string translated, translate_regex(pattern));
-  return build(pattern, translated, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+  return build(pattern, translated,
+               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
 }
 
 Result<std::shared_ptr<const Regex>> Regex::literal(std::string_view text) {
-  if (text.empty() || !is_valid_utf8(text)) return unsupported("an empty or invalid literal pattern");
+  if (text.empty() || !is_valid_utf8(text))
+    return unsupported("an empty or invalid literal pattern");
   return build(text, std::string(text), PCRE2_UTF | PCRE2_LITERAL);
 }
 
-Status Regex::find_all(std::string_view subject, Matcher& matcher, std::vector<TextRange>& matches) const {
+Status Regex::find_all(std::string_view subject,
+                       Matcher& matcher,
+                       std::vector<TextRange>& matches) const {
   matches.clear();
   const auto* text = reinterpret_cast<PCRE2_SPTR>(subject.data());
   Matcher::State& state = *matcher.state_;
   size_t position = 0;
   while (position <= subject.size() && !subject.empty()) {
-    const int count =
-        pcre2_match(code_->compiled, text, subject.size(), position, PCRE2_NO_UTF_CHECK, state.data, state.context);
+    const int count = pcre2_match(code_->compiled, text, subject.size(), position,
+                                  PCRE2_NO_UTF_CHECK, state.data, state.context);
     if (count == PCRE2_ERROR_NOMATCH) break;
     if (count < 0) {
-      return resource_exhausted("the tokenizer's regular expression '{}' gave up on this text: {}", source_,
-                                error_text(count));
+      return resource_exhausted("the tokenizer's regular expression '{}' gave up on this text: {}",
+                                source_, error_text(count));
     }
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(state.data);
     const TextRange match{ends[0], ends[1]};
     // An empty match directly behind the one before does not count.
-    if (match.end > match.begin || matches.empty() || matches.back().end != match.begin) matches.push_back(match);
+    if (match.end > match.begin || matches.empty() || matches.back().end != match.begin)
+      matches.push_back(match);
     position = match.end;
     if (match.end == match.begin) {
       if (position >= subject.size()) break;

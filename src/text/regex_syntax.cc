@@ -21,21 +21,26 @@ namespace {
 constexpr std::string_view kWhiteSpace =
     R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-// Properties with the same meaning in both. Not C and Cn, whose members change with every Unicode version.
-// Nor Mn and Mc, between which a character has moved, nor scripts, for the same reason.
+// Properties with the same meaning in both. Not C and Cn, whose members change with every Unicode
+// version. Nor Mn and Mc, between which a character has moved, nor scripts, for the same reason.
 constexpr std::array<std::string_view, 29> kProperties = {
     "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
     "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "Cc"};
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_hex(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
 
 class Translator {
  public:
   explicit Translator(std::string_view pattern) : pattern_(pattern) {}
 
   Result<std::string> run() {
-    if (!is_valid_utf8(pattern_)) return unsupported("a regular expression that is not valid UTF-8");
+    if (!is_valid_utf8(pattern_))
+      return unsupported("a regular expression that is not valid UTF-8");
     // At the very beginning an option group covers the whole pattern in both syntaxes.
     if (pattern_.starts_with("(?i)")) copy(4);
     while (!done()) {
@@ -51,7 +56,8 @@ class Translator {
       } else if (c == ']' || c == '}') {
         return refuse(std::string("a bare '") + c + "'");
       } else {
-        copy(1);  // ordinary characters, . ^ $ | ) * + ? and the lazy and possessive forms of the last three
+        copy(1);  // ordinary characters, . ^ $ | ) * + ? and the lazy and possessive forms of the
+                  // last three
       }
     }
     return std::move(out_);
@@ -67,8 +73,9 @@ class Translator {
     at_ += count;
   }
   [[nodiscard]] Status refuse(const std::string& what) const {
-    return unsupported("regular expression '{}': {} at offset {} is not known to mean the same here", pattern_, what,
-                       at_);
+    return unsupported(
+        "regular expression '{}': {} at offset {} is not known to mean the same here", pattern_,
+        what, at_);
   }
 
   Status property(std::string_view name, bool negated, bool in_class) {
@@ -88,7 +95,8 @@ class Translator {
   Status named_property(bool in_class) {
     const size_t close = pattern_.find('}', at_);
     if (peek(2) != '{' || close == std::string_view::npos) return refuse("a malformed \\p");
-    TENON_RETURN_IF_ERROR(property(pattern_.substr(at_ + 3, close - at_ - 3), peek(1) == 'P', in_class));
+    TENON_RETURN_IF_ERROR(
+        property(pattern_.substr(at_ + 3, close - at_ - 3), peek(1) == 'P', in_class));
     at_ = close + 1;
     return ok_status();
   }
@@ -104,7 +112,8 @@ class Translator {
     const bool closed = !braces || (end < pattern_.size() && pattern_[end] == '}');
     const bool complete = peek(1) == 'u' ? end - begin == 4 : end > begin;
     // \x80 and up without braces is a byte in Onig.
-    const bool byte = peek(1) == 'x' && !braces && complete && (end - begin == 2 && pattern_[begin] > '7');
+    const bool byte =
+        peek(1) == 'x' && !braces && complete && (end - begin == 2 && pattern_[begin] > '7');
     if (!closed || !complete || byte) return refuse("a numeric escape");
     out_ += "\\x{" + std::string(pattern_.substr(begin, end - begin)) + "}";
     at_ = end + (braces ? 1 : 0);
@@ -130,28 +139,23 @@ class Translator {
         at_ += 2;
         return ok_status();
       case 'p':
-      case 'P':
-        return named_property(in_class);
+      case 'P': return named_property(in_class);
       case 'x':
-      case 'u':
-        return code_point();
-      case 'v':
-        return put("\\x{0B}");
+      case 'u': return code_point();
+      case 'v': return put("\\x{0B}");
       case 'n':
       case 'r':
       case 't':
-      case 'f':
-        copy(2);
-        return ok_status();
+      case 'f': copy(2); return ok_status();
       case 'A':
       case 'z':
         if (in_class) return refuse("an anchor inside a class");
         copy(2);
         return ok_status();
-      default:
-        break;
+      default: break;
     }
-    const bool punctuation = c > ' ' && c < 0x7F && !is_digit(c) && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+    const bool punctuation =
+        c > ' ' && c < 0x7F && !is_digit(c) && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
     if (!punctuation && c != ' ') return refuse(std::string("the escape \\") + c);
     copy(2);
     return ok_status();
@@ -194,11 +198,15 @@ class Translator {
     std::string_view body = pattern_.substr(at_ + 1, close - at_ - 1);
     const size_t comma = body.find(',');
     const std::string_view low = body.substr(0, comma);
-    const std::string_view high = comma == std::string_view::npos ? std::string_view() : body.substr(comma + 1);
-    const auto number = [](std::string_view s) { return s.size() <= 4 && std::all_of(s.begin(), s.end(), is_digit); };
+    const std::string_view high =
+        comma == std::string_view::npos ? std::string_view() : body.substr(comma + 1);
+    const auto number = [](std::string_view s) {
+      return s.size() <= 4 && std::all_of(s.begin(), s.end(), is_digit);
+    };
     if (!number(low) || !number(high) || (low.empty() && high.empty())) return refuse("a bare '{'");
     at_ = close + 1;
-    if (peek() == '+' || (peek() == '?' && comma == std::string_view::npos)) return refuse("a repeated interval");
+    if (peek() == '+' || (peek() == '?' && comma == std::string_view::npos))
+      return refuse("a repeated interval");
     out_ += '{';
     out_ += low.empty() ? "0" : low;
     if (comma != std::string_view::npos) out_ += ',';
@@ -214,6 +222,8 @@ class Translator {
 
 }  // namespace
 
-Result<std::string> translate_regex(std::string_view pattern) { return Translator(pattern).run(); }
+Result<std::string> translate_regex(std::string_view pattern) {
+  return Translator(pattern).run();
+}
 
 }  // namespace tenon

@@ -23,9 +23,12 @@ std::optional<StopMatcher::Hit> StopMatcher::feed(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const Stop* hit = nullptr;
     for (Stop& stop : stops_) {
-      while (stop.matched > 0 && stop.text[stop.matched] != text[i]) stop.matched = stop.failure[stop.matched - 1];
+      while (stop.matched > 0 && stop.text[stop.matched] != text[i])
+        stop.matched = stop.failure[stop.matched - 1];
       if (stop.text[stop.matched] == text[i]) ++stop.matched;
-      if (stop.matched == stop.text.size() && (hit == nullptr || stop.text.size() > hit->text.size())) hit = &stop;
+      if (stop.matched == stop.text.size() &&
+          (hit == nullptr || stop.text.size() > hit->text.size()))
+        hit = &stop;
     }
     if (hit != nullptr) return Hit{&hit->text, i + 1};
   }

@@ -20,8 +20,9 @@ class StopMatcher {
     const std::string* stop;
     size_t end;  // bytes of the fed piece up to the end of the stop string
   };
-  // Reads `text` up to the first completed stop string: the one that ends first; of those that end there, the
-  // longest. Feed nothing after a hit. The result does not depend on how a text is cut into pieces.
+  // Reads `text` up to the first completed stop string: the one that ends first; of those that end
+  // there, the longest. Feed nothing after a hit. The result does not depend on how a text is cut
+  // into pieces.
   std::optional<Hit> feed(std::string_view text);
   // Length of the longest suffix of everything fed so far that a stop string may begin with.
   [[nodiscard]] size_t open_length() const;

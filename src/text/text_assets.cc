@@ -29,7 +29,8 @@ Result<TextAssets> from_gguf(const std::string& path) {
 }
 
 Result<std::string> read_file(const fs::path& path) {
-  TENON_ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::open(path.string()));
+  TENON_ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file,
+                         MappedFile::open(path.string()));
   return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->size());
 }
 
@@ -61,7 +62,8 @@ std::string chat_template_of(const json& config) {
   if (it->is_string()) return it->get<std::string>();
   if (!it->is_array()) return {};
   for (const json& entry : *it) {
-    if (entry.is_object() && entry.value("name", json()) == "default" && entry.value("template", json()).is_string()) {
+    if (entry.is_object() && entry.value("name", json()) == "default" &&
+        entry.value("template", json()).is_string()) {
       return entry["template"].get<std::string>();
     }
   }
@@ -76,11 +78,13 @@ class FolderLoader {
     const fs::path file = folder_ / "tokenizer.json";
     std::error_code error;
     if (!fs::exists(file, error)) {
-      return not_found("{}: no tokenizer.json there (other tokenizer files are not read)", folder_.string());
+      return not_found("{}: no tokenizer.json there (other tokenizer files are not read)",
+                       folder_.string());
     }
     TENON_ASSIGN_OR_RETURN(const std::string text, read_file(file));
     TENON_ASSIGN_OR_RETURN(config_, read_optional_json(folder_ / "tokenizer_config.json"));
-    TENON_ASSIGN_OR_RETURN(special_tokens_, read_optional_json(folder_ / "special_tokens_map.json"));
+    TENON_ASSIGN_OR_RETURN(special_tokens_,
+                           read_optional_json(folder_ / "special_tokens_map.json"));
     TENON_ASSIGN_OR_RETURN(BpeTokenizerParts parts, parse_tokenizer_json(text, file.string()));
     TENON_RETURN_IF_ERROR(set_special(parts, "bos_token", parts.bos));
     TENON_RETURN_IF_ERROR(set_special(parts, "eos_token", parts.eos));
@@ -102,12 +106,16 @@ class FolderLoader {
   }
 
  private:
-  Status set_special(const BpeTokenizerParts& parts, const char* name, std::optional<int32_t>& id) const {
+  Status set_special(const BpeTokenizerParts& parts,
+                     const char* name,
+                     std::optional<int32_t>& id) const {
     std::optional<std::string> text = token_text(config_, name);
     if (!text) text = token_text(special_tokens_, name);
     if (!text) return ok_status();
     id = parts.vocabulary->find(*text);
-    if (!id) return invalid_argument("{}: {} '{}' is not in the vocabulary", folder_.string(), name, *text);
+    if (!id)
+      return invalid_argument("{}: {} '{}' is not in the vocabulary", folder_.string(), name,
+                              *text);
     return ok_status();
   }
 

@@ -4,7 +4,8 @@
 
 namespace tenon {
 
-std::string Tokenizer::decode_bytes(std::span<const int32_t> ids, const DecodeOptions& options) const {
+std::string Tokenizer::decode_bytes(std::span<const int32_t> ids,
+                                    const DecodeOptions& options) const {
   std::string bytes;
   bool first = strips_leading_space();
   for (const int32_t id : ids) {

@@ -1,6 +1,7 @@
 // Tokenizers: text <-> token ids, equal token for token to Hugging Face `tokenizers`.
 //
-// Ownership:     values returned own their memory. Thread safety: const members are safe from any thread.
+// Ownership:     values returned own their memory. Thread safety: const members are safe from any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,9 @@ struct TextRange {
 struct EncodeOptions {
   bool add_special = true;    // BOS/EOS as the model's own rule says
   bool parse_special = true;  // control and user-defined tokens in the text become their ids
-  // Parts of the text that came from a user: inside them (and across their edges) no added token is ever
-  // recognised, whatever parse_special says. Sorted, disjoint. The text is otherwise encoded as one piece, so
-  // merges and pre-tokenisation are those of the whole.
+  // Parts of the text that came from a user: inside them (and across their edges) no added token is
+  // ever recognised, whatever parse_special says. Sorted, disjoint. The text is otherwise encoded
+  // as one piece, so merges and pre-tokenisation are those of the whole.
   std::span<const TextRange> untrusted = {};
 };
 
@@ -37,10 +38,13 @@ struct DecodeOptions {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // Library level: any bytes are accepted; invalid UTF-8 goes through byte pieces where the vocabulary has them.
+  // Library level: any bytes are accepted; invalid UTF-8 goes through byte pieces where the
+  // vocabulary has them.
   [[nodiscard]] virtual Result<std::vector<int32_t>> encode(std::string_view text,
                                                             const EncodeOptions& options) const = 0;
-  [[nodiscard]] Result<std::vector<int32_t>> encode(std::string_view text) const { return encode(text, EncodeOptions{}); }
+  [[nodiscard]] Result<std::vector<int32_t>> encode(std::string_view text) const {
+    return encode(text, EncodeOptions{});
+  }
 
   // The bytes a token stands for inside a running text (a special token: its literal text).
   [[nodiscard]] virtual std::string_view token_bytes(int32_t id) const = 0;
@@ -58,9 +62,11 @@ class Tokenizer {
   [[nodiscard]] virtual bool strips_leading_space() const = 0;
 
   // Bytes of all ids (may be invalid UTF-8 when ids are cut inside a character).
-  [[nodiscard]] std::string decode_bytes(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
+  [[nodiscard]] std::string decode_bytes(std::span<const int32_t> ids,
+                                         const DecodeOptions& options = {}) const;
   // The same with invalid parts replaced by U+FFFD (Unicode's maximal-subpart rule).
-  [[nodiscard]] std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
+  [[nodiscard]] std::string decode(std::span<const int32_t> ids,
+                                   const DecodeOptions& options = {}) const;
 };
 
 // What comes with a model besides weights.
@@ -69,10 +75,11 @@ struct TextAssets {
   std::string chat_template;  // Jinja source; empty if the model ships none
 };
 
-// From a GGUF file's metadata, or a folder with tokenizer.json (and tokenizer_config.json, chat_template.jinja,
-// special_tokens_map.json where present). A tokenizer that cannot be reproduced exactly is refused with
-// kUnsupported, naming what is missing.
+// From a GGUF file's metadata, or a folder with tokenizer.json (and tokenizer_config.json,
+// chat_template.jinja, special_tokens_map.json where present). A tokenizer that cannot be
+// reproduced exactly is refused with kUnsupported, naming what is missing.
 Result<TextAssets> load_text_assets(const std::string& model_path);
-Result<std::shared_ptr<const Tokenizer>> load_tokenizer_json(std::string_view json, const std::string& name);
+Result<std::shared_ptr<const Tokenizer>> load_tokenizer_json(std::string_view json,
+                                                             const std::string& name);
 
 }  // namespace tenon

@@ -40,7 +40,8 @@ class GgufTokenizerLoader {
     if (file_.find("tokenizer.ggml.token_type") != nullptr) {
       TENON_ASSIGN_OR_RETURN(const GgufArray* types, file_.get_array("tokenizer.ggml.token_type"));
       if (types->count != count || types->numbers.empty()) {
-        return data_loss("tokenizer.ggml.token_type has {} entries, tokenizer.ggml.tokens {}", types->count, count);
+        return data_loss("tokenizer.ggml.token_type has {} entries, tokenizer.ggml.tokens {}",
+                         types->count, count);
       }
       for (size_t i = 0; i < count; ++i) types_[i] = static_cast<TokenType>(types->int_at(i));
     }
@@ -54,7 +55,8 @@ class GgufTokenizerLoader {
                            *vocabulary_->find(tokens->strings[i]), i, tokens->strings[i]);
       }
       const TokenType type = types_[i];
-      if (type == TokenType::kControl || type == TokenType::kUserDefined || type == TokenType::kUnknown) {
+      if (type == TokenType::kControl || type == TokenType::kUserDefined ||
+          type == TokenType::kUnknown) {
         AddedToken token;
         token.id = id;
         token.content = tokens->strings[i];
@@ -75,20 +77,25 @@ class GgufTokenizerLoader {
     add_bos_ = family.add_bos;
 
     TENON_ASSIGN_OR_RETURN(const GgufArray* merges, file_.get_array("tokenizer.ggml.merges"));
-    if (merges->type != GgufType::kString) return invalid_argument("tokenizer.ggml.merges is not a list of strings");
+    if (merges->type != GgufType::kString)
+      return invalid_argument("tokenizer.ggml.merges is not a list of strings");
     parts_.merges.reserve(merges->strings.size());
     std::string joined;
     for (size_t i = 0; i < merges->strings.size(); ++i) {
       // The byte alphabet has no space, so the only one is the separator.
       const std::string_view text = merges->strings[i];
       const size_t space = text.find(' ');
-      if (space == text.npos) return data_loss("tokenizer.ggml.merges[{}] '{}' is not a pair", i, text);
+      if (space == text.npos)
+        return data_loss("tokenizer.ggml.merges[{}] '{}' is not a pair", i, text);
       const std::string_view left = text.substr(0, space), right = text.substr(space + 1);
       joined.assign(left).append(right);
-      const std::optional<int32_t> left_id = vocabulary_->find(left), right_id = vocabulary_->find(right),
+      const std::optional<int32_t> left_id = vocabulary_->find(left),
+                                   right_id = vocabulary_->find(right),
                                    merged_id = vocabulary_->find(joined);
       if (!left_id || !right_id || !merged_id) {
-        return data_loss("tokenizer.ggml.merges[{}] '{}' names a piece that is not in tokenizer.ggml.tokens", i, text);
+        return data_loss(
+            "tokenizer.ggml.merges[{}] '{}' names a piece that is not in tokenizer.ggml.tokens", i,
+            text);
       }
       parts_.merges.push_back({*left_id, *right_id, *merged_id});
     }
@@ -100,11 +107,13 @@ class GgufTokenizerLoader {
     if (removes_spaces) return unsupported("tokenizer.ggml.remove_extra_whitespaces");
     if (const GgufValue* map = file_.find("tokenizer.ggml.precompiled_charsmap")) {
       const auto* array = std::get_if<GgufArray>(map);
-      if (array == nullptr || array->count > 0) return unsupported("tokenizer.ggml.precompiled_charsmap");
+      if (array == nullptr || array->count > 0)
+        return unsupported("tokenizer.ggml.precompiled_charsmap");
     }
     TENON_ASSIGN_OR_RETURN(const GgufArray* array, file_.get_array("tokenizer.ggml.scores"));
     if (array->count != types_.size() || array->numbers.empty()) {
-      return data_loss("tokenizer.ggml.scores has {} entries, tokenizer.ggml.tokens {}", array->count, types_.size());
+      return data_loss("tokenizer.ggml.scores has {} entries, tokenizer.ggml.tokens {}",
+                       array->count, types_.size());
     }
     std::vector<float> scores(types_.size());
     for (size_t i = 0; i < scores.size(); ++i) {
@@ -136,7 +145,8 @@ class GgufTokenizerLoader {
     TENON_ASSIGN_OR_RETURN(parts_.eos, special_id("eos_token_id"));
     TENON_ASSIGN_OR_RETURN(const std::optional<int32_t> eot, special_id("eot_token_id"));
     for (const std::optional<int32_t>& id : {parts_.eos, eot}) {
-      if (id && std::find(parts_.end_ids.begin(), parts_.end_ids.end(), *id) == parts_.end_ids.end()) {
+      if (id &&
+          std::find(parts_.end_ids.begin(), parts_.end_ids.end(), *id) == parts_.end_ids.end()) {
         parts_.end_ids.push_back(*id);
       }
     }

@@ -8,7 +8,8 @@
 
 namespace tenon {
 
-// Errors: kUnsupported (a tokenizer that cannot be reproduced exactly, naming why), kDataLoss, kInvalidArgument.
+// Errors: kUnsupported (a tokenizer that cannot be reproduced exactly, naming why), kDataLoss,
+// kInvalidArgument.
 Result<std::shared_ptr<const Tokenizer>> load_tokenizer_gguf(const GgufFile& file);
 
 }  // namespace tenon

@@ -53,7 +53,8 @@ class TokenizerJsonLoader {
     TENON_ASSIGN_OR_RETURN(const std::optional<std::string> unk, model.text("unk_token"));
     if (unk) {
       parts_.bpe.unk = vocabulary_->find(*unk);
-      if (!parts_.bpe.unk) return unsupported("model.unk_token '{}', which is not in model.vocab", *unk);
+      if (!parts_.bpe.unk)
+        return unsupported("model.unk_token '{}', which is not in model.vocab", *unk);
     }
     const json* merges = model.get("merges");
     if (merges == nullptr || !merges->is_array()) return model.wrong("merges", "an array");
@@ -90,17 +91,20 @@ class TokenizerJsonLoader {
         }
         left = text.substr(0, space);
         right = text.substr(space + 1);
-      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+                 merge[1].is_string()) {
         left = merge[0].get_ref<const std::string&>();
         right = merge[1].get_ref<const std::string&>();
       } else {
         return data_loss("model.merges[{}] is neither a string nor a pair of strings", i);
       }
       joined.assign(left).append(right);
-      const std::optional<int32_t> left_id = vocabulary_->find(left), right_id = vocabulary_->find(right),
+      const std::optional<int32_t> left_id = vocabulary_->find(left),
+                                   right_id = vocabulary_->find(right),
                                    merged_id = vocabulary_->find(joined);
       if (!left_id || !right_id || !merged_id) {
-        return data_loss("model.merges[{}] ('{}', '{}') names a piece that is not in model.vocab", i, left, right);
+        return data_loss("model.merges[{}] ('{}', '{}') names a piece that is not in model.vocab",
+                         i, left, right);
       }
       parts_.merges.push_back({*left_id, *right_id, *merged_id});
     }
@@ -126,9 +130,10 @@ class TokenizerJsonLoader {
       TENON_ASSIGN_OR_RETURN(token.normalized, fields.boolean("normalized", !token.special));
       TENON_RETURN_IF_ERROR(fields.finish());
       if (token.content.empty()) return unsupported("{}: an empty token", fields.where());
-      if (vocabulary_->find(token.content) != token.id && !vocabulary_->add(token.id, token.content)) {
-        return unsupported("{}: '{}' has the id {}, which model.vocab contradicts", fields.where(), token.content,
-                           token.id);
+      if (vocabulary_->find(token.content) != token.id &&
+          !vocabulary_->add(token.id, token.content)) {
+        return unsupported("{}: '{}' has the id {}, which model.vocab contradicts", fields.where(),
+                           token.content, token.id);
       }
       parts_.added.push_back(std::move(token));
     }
@@ -140,8 +145,8 @@ class TokenizerJsonLoader {
       TENON_RETURN_IF_ERROR(read_normalizer(*normalizer, "normalizer", parts_.normalizer));
     }
     if (const json* pre_tokenizer = root_.get("pre_tokenizer")) {
-      TENON_RETURN_IF_ERROR(
-          read_pre_tokenizer(*pre_tokenizer, "pre_tokenizer", parts_.pre_tokenizer, parts_.bpe.byte_level));
+      TENON_RETURN_IF_ERROR(read_pre_tokenizer(*pre_tokenizer, "pre_tokenizer",
+                                               parts_.pre_tokenizer, parts_.bpe.byte_level));
     }
     if (const json* post_processor = root_.get("post_processor")) {
       TENON_RETURN_IF_ERROR(read_post_processor(*post_processor, "post_processor", parts_));
@@ -172,7 +177,8 @@ Result<BpeTokenizerParts> parse_tokenizer_json(std::string_view text, const std:
   return parts;
 }
 
-Result<std::shared_ptr<const Tokenizer>> load_tokenizer_json(std::string_view text, const std::string& name) {
+Result<std::shared_ptr<const Tokenizer>> load_tokenizer_json(std::string_view text,
+                                                             const std::string& name) {
   TENON_ASSIGN_OR_RETURN(BpeTokenizerParts parts, parse_tokenizer_json(text, name));
   Result<std::shared_ptr<const Tokenizer>> tokenizer = make_bpe_tokenizer(std::move(parts));
   if (!tokenizer.ok()) return tokenizer.status().with_context(name);

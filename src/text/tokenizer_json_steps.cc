@@ -9,9 +9,16 @@ namespace {
 
 using nlohmann::json;
 
-// Calls `read(step, type, fields)` for the step or for each one of a (nested) Sequence, whose list is in `list_name`.
+// Calls `read(step, type, fields)` for the step or for each one of a (nested) Sequence, whose list
+// is in `list_name`.
 template <typename Read>
-Status for_each_step(const json& value, const std::string& where, const char* list_name, Read&& read) {
+Status for_each_step(const json& value,
+                     const std::string& where,
+                     const char* list_name,
+                     Read&& read,
+                     int depth = 0) {
+  constexpr int kMaxDepth = 16;
+  if (depth > kMaxDepth) return invalid_argument("{}: Sequences nested too deeply", where);
   JsonFields fields(value, where);
   if (!fields.is_object()) return invalid_argument("{} is not an object", where);
   TENON_ASSIGN_OR_RETURN(const std::string type, fields.required_text("type"));
@@ -22,8 +29,8 @@ Status for_each_step(const json& value, const std::string& where, const char* li
   const json* list = fields.get(list_name);
   if (list == nullptr || !list->is_array()) return fields.wrong(list_name, "an array");
   for (size_t i = 0; i < list->size(); ++i) {
-    TENON_RETURN_IF_ERROR(
-        for_each_step((*list)[i], where + "." + list_name + "[" + std::to_string(i) + "]", list_name, read));
+    const std::string name = where + "." + list_name + "[" + std::to_string(i) + "]";
+    TENON_RETURN_IF_ERROR(for_each_step((*list)[i], name, list_name, read, depth + 1));
   }
   return fields.finish();
 }
@@ -40,8 +47,10 @@ Result<std::shared_ptr<const Regex>> read_pattern(JsonFields& fields) {
   TENON_ASSIGN_OR_RETURN(const std::optional<std::string> text, pattern.text("String"));
   TENON_ASSIGN_OR_RETURN(const std::optional<std::string> regex, pattern.text("Regex"));
   TENON_RETURN_IF_ERROR(pattern.finish());
-  if (text.has_value() == regex.has_value()) return fields.wrong("pattern", "one of String and Regex");
-  Result<std::shared_ptr<const Regex>> compiled = text ? Regex::literal(*text) : Regex::compile(*regex);
+  if (text.has_value() == regex.has_value())
+    return fields.wrong("pattern", "one of String and Regex");
+  Result<std::shared_ptr<const Regex>> compiled =
+      text ? Regex::literal(*text) : Regex::compile(*regex);
   if (!compiled.ok()) return compiled.status().with_context(fields.where());
   return compiled;
 }
@@ -74,7 +83,8 @@ Result<PrefixScheme> read_prefix_scheme(JsonFields& fields) {
   TENON_ASSIGN_OR_RETURN(const bool add_prefix_space, fields.boolean("add_prefix_space", true));
   if (!scheme) return add_prefix_space ? PrefixScheme::kAlways : PrefixScheme::kNever;
   if (*scheme == "never") return PrefixScheme::kNever;
-  if (!add_prefix_space) return unsupported("{}: add_prefix_space contradicts prepend_scheme", fields.where());
+  if (!add_prefix_space)
+    return unsupported("{}: add_prefix_space contradicts prepend_scheme", fields.where());
   if (*scheme == "first") return PrefixScheme::kFirst;
   if (*scheme == "always") return PrefixScheme::kAlways;
   return unsupported("{}.prepend_scheme '{}'", fields.where(), *scheme);
@@ -99,8 +109,8 @@ Status read_metaspace(JsonFields& fields, PreTokenizer& pre_tokenizer) {
 Status read_digits(JsonFields& fields, PreTokenizer& pre_tokenizer) {
   TENON_ASSIGN_OR_RETURN(const bool individual, fields.boolean("individual_digits", false));
   TENON_ASSIGN_OR_RETURN(auto numeric, Regex::compile(R"(\p{N})"));
-  pre_tokenizer.add(
-      SplitStep{std::move(numeric), individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
+  pre_tokenizer.add(SplitStep{std::move(numeric),
+                              individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
   return ok_status();
 }
 
@@ -116,10 +126,13 @@ Status read_byte_level(JsonFields& fields, PreTokenizer& pre_tokenizer) {
   return ok_status();
 }
 
-Result<std::vector<int32_t>> template_token(const json& special_tokens, const std::string& name,
-                                            const BpeTokenizerParts& parts, const std::string& where) {
+Result<std::vector<int32_t>> template_token(const json& special_tokens,
+                                            const std::string& name,
+                                            const BpeTokenizerParts& parts,
+                                            const std::string& where) {
   const auto entry = special_tokens.find(name);
-  if (entry == special_tokens.end() || !entry->is_object() || !entry->contains("ids") || !(*entry)["ids"].is_array()) {
+  if (entry == special_tokens.end() || !entry->is_object() || !entry->contains("ids") ||
+      !(*entry)["ids"].is_array()) {
     return invalid_argument("{}: the token '{}' is not in special_tokens", where, name);
   }
   std::vector<int32_t> ids;
@@ -137,7 +150,8 @@ Status read_template(JsonFields& fields, BpeTokenizerParts& parts) {
   const json* single = fields.get("single");
   const json* special_tokens = fields.get("special_tokens");
   if (single == nullptr || !single->is_array()) return fields.wrong("single", "an array");
-  if (special_tokens == nullptr || !special_tokens->is_object()) return fields.wrong("special_tokens", "an object");
+  if (special_tokens == nullptr || !special_tokens->is_object())
+    return fields.wrong("special_tokens", "an object");
   std::vector<int32_t> prefix, suffix;
   bool text_seen = false;
   for (const json& item : *single) {
@@ -151,12 +165,14 @@ Status read_template(JsonFields& fields, BpeTokenizerParts& parts) {
       return unsupported("{}.single: {}", fields.where(), item.dump());
     }
     if (kind == "Sequence") {
-      if (text_seen || *id != "A") return unsupported("{}.single that is not one sequence A", fields.where());
+      if (text_seen || *id != "A")
+        return unsupported("{}.single that is not one sequence A", fields.where());
       text_seen = true;
       continue;
     }
-    TENON_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                           template_token(*special_tokens, id->get<std::string>(), parts, fields.where()));
+    TENON_ASSIGN_OR_RETURN(
+        const std::vector<int32_t> ids,
+        template_token(*special_tokens, id->get<std::string>(), parts, fields.where()));
     std::vector<int32_t>& side = text_seen ? suffix : prefix;
     side.insert(side.end(), ids.begin(), ids.end());
   }
@@ -170,53 +186,64 @@ Status read_template(JsonFields& fields, BpeTokenizerParts& parts) {
 }  // namespace
 
 Status read_normalizer(const json& value, const std::string& where, Normalizer& normalizer) {
-  return for_each_step(value, where, "normalizers", [&](const std::string& type, JsonFields& fields) -> Status {
-    if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
-      normalizer.add(UnicodeForm{.compose = type.back() == 'C', .compatibility = type.size() == 4});
-    } else if (type == "Prepend") {
-      TENON_ASSIGN_OR_RETURN(std::string text, fields.required_text("prepend"));
-      normalizer.add(PrependText{std::move(text)});
-    } else if (type == "Replace") {
-      ReplaceMatches step;
-      TENON_ASSIGN_OR_RETURN(step.pattern, read_pattern(fields));
-      TENON_ASSIGN_OR_RETURN(step.content, fields.required_text("content"));
-      normalizer.add(std::move(step));
-    } else {
-      return unknown_type(fields, type, "Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace");
-    }
-    return ok_status();
-  });
+  return for_each_step(
+      value, where, "normalizers", [&](const std::string& type, JsonFields& fields) -> Status {
+        if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
+          normalizer.add(
+              UnicodeForm{.compose = type.back() == 'C', .compatibility = type.size() == 4});
+        } else if (type == "Prepend") {
+          TENON_ASSIGN_OR_RETURN(std::string text, fields.required_text("prepend"));
+          normalizer.add(PrependText{std::move(text)});
+        } else if (type == "Replace") {
+          ReplaceMatches step;
+          TENON_ASSIGN_OR_RETURN(step.pattern, read_pattern(fields));
+          TENON_ASSIGN_OR_RETURN(step.content, fields.required_text("content"));
+          normalizer.add(std::move(step));
+        } else {
+          return unknown_type(fields, type, "Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace");
+        }
+        return ok_status();
+      });
 }
 
-Status read_pre_tokenizer(const json& value, const std::string& where, PreTokenizer& pre_tokenizer, bool& byte_level) {
+Status read_pre_tokenizer(const json& value,
+                          const std::string& where,
+                          PreTokenizer& pre_tokenizer,
+                          bool& byte_level) {
   byte_level = false;
-  return for_each_step(value, where, "pretokenizers", [&](const std::string& type, JsonFields& fields) -> Status {
-    if (byte_level) return unsupported("{} behind a ByteLevel pre-tokenizer", fields.where());
-    if (type == "Split") return read_split(fields, pre_tokenizer);
-    if (type == "Digits") return read_digits(fields, pre_tokenizer);
-    if (type == "Metaspace") return read_metaspace(fields, pre_tokenizer);
-    if (type != "ByteLevel") return unknown_type(fields, type, "Sequence, Split, Digits, Metaspace, ByteLevel");
-    byte_level = true;
-    return read_byte_level(fields, pre_tokenizer);
-  });
+  return for_each_step(
+      value, where, "pretokenizers", [&](const std::string& type, JsonFields& fields) -> Status {
+        if (byte_level) return unsupported("{} behind a ByteLevel pre-tokenizer", fields.where());
+        if (type == "Split") return read_split(fields, pre_tokenizer);
+        if (type == "Digits") return read_digits(fields, pre_tokenizer);
+        if (type == "Metaspace") return read_metaspace(fields, pre_tokenizer);
+        if (type != "ByteLevel")
+          return unknown_type(fields, type, "Sequence, Split, Digits, Metaspace, ByteLevel");
+        byte_level = true;
+        return read_byte_level(fields, pre_tokenizer);
+      });
 }
 
 Status read_post_processor(const json& value, const std::string& where, BpeTokenizerParts& parts) {
-  return for_each_step(value, where, "processors", [&](const std::string& type, JsonFields& fields) -> Status {
-    if (type == "TemplateProcessing") return read_template(fields, parts);
-    if (type != "ByteLevel") return unknown_type(fields, type, "Sequence, TemplateProcessing, ByteLevel");
-    for (const char* name : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.get(name);  // offsets alone
-    return ok_status();
-  });
+  return for_each_step(
+      value, where, "processors", [&](const std::string& type, JsonFields& fields) -> Status {
+        if (type == "TemplateProcessing") return read_template(fields, parts);
+        if (type != "ByteLevel")
+          return unknown_type(fields, type, "Sequence, TemplateProcessing, ByteLevel");
+        for (const char* name : {"add_prefix_space", "trim_offsets", "use_regex"})
+          fields.get(name);  // offsets alone
+        return ok_status();
+      });
 }
 
 Status read_decoder(const json& value, const std::string& where, BpeTokenizerParts& parts) {
   bool byte_level = false;
   bool fused = false;
-  TENON_RETURN_IF_ERROR(
-      for_each_step(value, where, "decoders", [&](const std::string& type, JsonFields& fields) -> Status {
+  TENON_RETURN_IF_ERROR(for_each_step(
+      value, where, "decoders", [&](const std::string& type, JsonFields& fields) -> Status {
         if (type == "ByteLevel") {
-          for (const char* name : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.get(name);  // no effect
+          for (const char* name : {"add_prefix_space", "trim_offsets", "use_regex"})
+            fields.get(name);  // no effect
           byte_level = true;
         } else if (type == "ByteFallback") {
           parts.decodes_byte_pieces = true;
@@ -233,7 +260,8 @@ Status read_decoder(const json& value, const std::string& where, BpeTokenizerPar
           const json* pattern = fields.get("pattern");
           TENON_ASSIGN_OR_RETURN(const std::string content, fields.required_text("content"));
           if (pattern == nullptr || *pattern != json{{"String", kWordMark}} || content != " ") {
-            return unsupported("{}: a replacement other than of '{}' by a space", fields.where(), kWordMark);
+            return unsupported("{}: a replacement other than of '{}' by a space", fields.where(),
+                               kWordMark);
           }
           parts.decodes_word_marks = true;
         } else if (type == "Strip") {
@@ -241,15 +269,18 @@ Status read_decoder(const json& value, const std::string& where, BpeTokenizerPar
           TENON_ASSIGN_OR_RETURN(const int64_t start, fields.integer("start", 0));
           TENON_ASSIGN_OR_RETURN(const int64_t stop, fields.integer("stop", 0));
           if (content != " " || start < 0 || start > 1 || stop != 0 || !fused) {
-            return unsupported("{}: a Strip other than of one leading space behind a Fuse", fields.where());
+            return unsupported("{}: a Strip other than of one leading space behind a Fuse",
+                               fields.where());
           }
           parts.strips_leading_space = start == 1;
         } else {
-          return unknown_type(fields, type, "Sequence, ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip");
+          return unknown_type(fields, type,
+                              "Sequence, ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip");
         }
         return ok_status();
       }));
-  if (byte_level != parts.bpe.byte_level) return unsupported("a ByteLevel step in only one of pre_tokenizer and decoder");
+  if (byte_level != parts.bpe.byte_level)
+    return unsupported("a ByteLevel step in only one of pre_tokenizer and decoder");
   return ok_status();
 }
 

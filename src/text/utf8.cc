@@ -91,9 +91,9 @@ bool is_valid_utf8(std::string_view text) {
 }
 
 bool is_white_space(char32_t code) {
-  return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-         (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
-         code == 0x3000;
+  return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 ||
+         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
+         code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
 bool is_word_character(char32_t code) {
@@ -108,10 +108,10 @@ bool is_word_character(char32_t code) {
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
+    case UTF8PROC_CATEGORY_PC: return true;
     default:
-      // Join_Control, and the symbols that have Other_Alphabetic: circled and squared Latin letters.
+      // Join_Control, and the symbols that have Other_Alphabetic: circled and squared Latin
+      // letters.
       return code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) ||
              (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
              (code >= 0x1F170 && code <= 0x1F189);

@@ -11,8 +11,8 @@ namespace tenon {
 
 struct Utf8Char {
   char32_t code = 0xFFFD;
-  // Bytes of the character; for an invalid sequence the length of its maximal subpart (Unicode 3.9, D93b), at
-  // least 1.
+  // Bytes of the character; for an invalid sequence the length of its maximal subpart (Unicode 3.9,
+  // D93b), at least 1.
   uint32_t length = 1;
   bool valid = false;
   bool cut = false;  // not valid only because the text ends: more bytes could complete it

@@ -5,8 +5,12 @@
 namespace tenon {
 namespace {
 
-uint64_t hash_of(std::string_view text) { return std::hash<std::string_view>{}(text); }
-uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
+uint64_t hash_of(std::string_view text) {
+  return std::hash<std::string_view>{}(text);
+}
+uint32_t tag_of(uint64_t hash) {
+  return static_cast<uint32_t>(hash >> 32);
+}
 
 }  // namespace
 
@@ -24,7 +28,8 @@ size_t Vocabulary::slot_of(std::string_view piece, uint64_t hash) const {
   for (;; index = (index + 1) & mask) {
     const Slot& slot = slots_[index];
     if (slot.id_plus_one == 0) return index;
-    if (slot.tag == tag_of(hash) && text(static_cast<int32_t>(slot.id_plus_one - 1)) == piece) return index;
+    if (slot.tag == tag_of(hash) && text(static_cast<int32_t>(slot.id_plus_one - 1)) == piece)
+      return index;
   }
 }
 

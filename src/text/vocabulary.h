@@ -14,8 +14,8 @@ class Vocabulary {
  public:
   // Room for `count` ids and `bytes` of text, so that filling does not grow step by step.
   void reserve(size_t count, size_t bytes);
-  // False if the id or the text is taken already (the entry is then not added). An empty text takes the id alone.
-  // Requires: id >= 0.
+  // False if the id or the text is taken already (the entry is then not added). An empty text takes
+  // the id alone. Requires: id >= 0.
   [[nodiscard]] bool add(int32_t id, std::string_view text);
   [[nodiscard]] std::optional<int32_t> find(std::string_view text) const;
   // Requires: 0 <= id < size(). Ids that nobody added have an empty text.

@@ -1,4 +1,5 @@
-// Reads the pieces of a SentencePiece model file (a protocol buffer), for tests that build tokenizers from one.
+// Reads the pieces of a SentencePiece model file (a protocol buffer), for tests that build
+// tokenizers from one.
 #pragma once
 
 #include <cstdint>
@@ -31,20 +32,15 @@ class ProtoReader {
     const uint64_t key = varint();
     field = {key >> 3, 0, {}};
     switch (key & 7) {
-      case 0:
-        field.value = varint();
-        return true;
-      case 2:
-        field.bytes = take(varint());
-        return true;
+      case 0: field.value = varint(); return true;
+      case 2: field.bytes = take(varint()); return true;
       case 5: {
         uint32_t value = 0;
         std::memcpy(&value, take(sizeof(value)).data(), sizeof(value));
         field.value = value;
         return true;
       }
-      default:
-        throw std::runtime_error("unexpected wire type");
+      default: throw std::runtime_error("unexpected wire type");
     }
   }
 

@@ -1,6 +1,5 @@
-// The mixed text of the tokenizer goldens: 2 MB made from the small seed file by a fixed mixer, the same as in
-// text_tokenizer.py.
-// Ownership: values. Thread safety: one thread.
+// The mixed text of the tokenizer goldens: 2 MB made from the small seed file by a fixed mixer, the
+// same as in text_tokenizer.py. Ownership: values. Thread safety: one thread.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +56,8 @@ class Corpus {
     } else if (kind < 12) {
       out += pick(other_);
     } else if (kind == 12) {
-      for (uint64_t digits = 1 + below(20); digits > 0; --digits) out += static_cast<char>('0' + below(10));
+      for (uint64_t digits = 1 + below(20); digits > 0; --digits)
+        out += static_cast<char>('0' + below(10));
     } else if (kind == 13) {
       add_code_points(out);
     } else if (kind == 14) {
@@ -73,9 +73,10 @@ class Corpus {
     struct Range {
       char32_t first, size;
     };
-    constexpr Range kRanges[] = {{0x0, 0x20},     {0x7F, 0x22},      {0xA0, 0x160},    {0x2B0, 0xD0},
-                                 {0x370, 0x1490}, {0x2000, 0x70},    {0x2070, 0xF90},  {0x3000, 0x100},
-                                 {0xA000, 0x3800}, {0xE000, 0x2000}, {0x10000, 0x2000}, {0x1D100, 0x3000}};
+    constexpr Range kRanges[] = {{0x0, 0x20},      {0x7F, 0x22},      {0xA0, 0x160},
+                                 {0x2B0, 0xD0},    {0x370, 0x1490},   {0x2000, 0x70},
+                                 {0x2070, 0xF90},  {0x3000, 0x100},   {0xA000, 0x3800},
+                                 {0xE000, 0x2000}, {0x10000, 0x2000}, {0x1D100, 0x3000}};
     const Range range = kRanges[below(12)];
     for (uint64_t count = 1 + below(12); count > 0; --count) {
       append_utf8(range.first + static_cast<char32_t>(below(range.size)), out);

@@ -1,4 +1,5 @@
-// TOK-02: characters outside the vocabulary become their bytes or one <unk>, never nothing (llama.cpp issue #167).
+// TOK-02: characters outside the vocabulary become their bytes or one <unk>, never nothing
+// (llama.cpp issue #167).
 #include "tests/issues/text_tiny_vocabularies.h"
 
 namespace tenon {

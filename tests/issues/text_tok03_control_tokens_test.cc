@@ -16,7 +16,8 @@ std::shared_ptr<const Tokenizer> smollm2() {
 }
 
 int64_t specials(const Tokenizer& tokenizer, const Ids& ids) {
-  return std::count_if(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer.is_special(id); });
+  return std::count_if(ids.begin(), ids.end(),
+                       [&](int32_t id) { return tokenizer.is_special(id); });
 }
 
 TEST(Tok03ControlTokens, MarkedUserTextStaysText) {
@@ -51,7 +52,8 @@ TEST(Tok03ControlTokens, NeitherUserDefinedTokens) {
   value["added_tokens"][1]["normalized"] = true;
   const auto tokenizer = load(value);
   EXPECT_EQ(encode(*tokenizer, "<tool><ctl>"), (Ids{257, 256}));
-  for (const int32_t id : encode(*tokenizer, "<tool><ctl>", {.parse_special = false})) EXPECT_LT(id, 256);
+  for (const int32_t id : encode(*tokenizer, "<tool><ctl>", {.parse_special = false}))
+    EXPECT_LT(id, 256);
   const TextRange all[] = {{0, 11}};
   for (const int32_t id : encode(*tokenizer, "<tool><ctl>", {.untrusted = all})) EXPECT_LT(id, 256);
 }
@@ -60,7 +62,8 @@ TEST(Tok03ControlTokens, TokensAcrossTheEdgeOfUserTextAreNotRecognised) {
   json value = tiny_byte_level();
   value["added_tokens"] = {added_token(256, "<P>"), added_token(257, "<P><Q>")};
   const auto tokenizer = load(value);
-  // "<P>" is the template's, "<Q>" the user's: the shorter token counts, the longer would take the user's text in.
+  // "<P>" is the template's, "<Q>" the user's: the shorter token counts, the longer would take the
+  // user's text in.
   const TextRange second[] = {{3, 6}};
   EXPECT_EQ(encode(*tokenizer, "<P><Q>", {.untrusted = second}), (Ids{256, 60, 81, 62}));
   const TextRange half[] = {{0, 1}};
@@ -78,7 +81,8 @@ TEST(Tok03ControlTokens, NormalisedTokensAreHeldToTheSameRanges) {
   const TextRange first[] = {{0, 5}};
   EXPECT_EQ(encode(*tokenizer, text, {.untrusted = first}), (Ids{60, 0xC3, 0xA9, 62, 256}));
   const TextRange accent_of_second[] = {{7, 9}};
-  EXPECT_EQ(encode(*tokenizer, text, {.untrusted = accent_of_second}), (Ids{256, 60, 0xC3, 0xA9, 62}));
+  EXPECT_EQ(encode(*tokenizer, text, {.untrusted = accent_of_second}),
+            (Ids{256, 60, 0xC3, 0xA9, 62}));
 }
 
 TEST(Tok03ControlTokens, MergesDoNotReachControlTokens) {

@@ -38,11 +38,11 @@ TEST(Tok04SplitCharacters, CutAndInvalidBytes) {
   EXPECT_EQ(deltas("\xF0\x9F\xC3\xA9"), (Deltas{"", "", "\uFFFD", "é", ""}));
 }
 
-// Every way to cut the bytes into tokens gives the same text, valid at every step. The tokens are pieces of 1 to n
-// bytes, spelt as merges of the tiny vocabulary.
+// Every way to cut the bytes into tokens gives the same text, valid at every step. The tokens are
+// pieces of 1 to n bytes, spelt as merges of the tiny vocabulary.
 TEST(Tok04SplitCharacters, AnyChunkingGivesTheSameText) {
-  for (const std::string& bytes : {std::string("👩\u200D💻"), std::string("e\u0301x ďa"), std::string("a\xF0\x9F\x91"),
-                                   std::string("a\xC3(\xE4\xBD")}) {
+  for (const std::string& bytes : {std::string("👩\u200D💻"), std::string("e\u0301x ďa"),
+                                   std::string("a\xF0\x9F\x91"), std::string("a\xC3(\xE4\xBD")}) {
     Ids all;
     for (const char byte : bytes) all.push_back(static_cast<uint8_t>(byte));
     const std::string whole = tiny()->decode(all);

@@ -1,4 +1,5 @@
-// TOK-05: lstrip, rstrip, single_word and the longest match of added tokens (transformers issue #33371).
+// TOK-05: lstrip, rstrip, single_word and the longest match of added tokens (transformers issue
+// #33371).
 #include "tests/issues/text_tiny_vocabularies.h"
 
 namespace tenon {
@@ -8,7 +9,8 @@ using namespace testing_support;
 
 std::shared_ptr<const Tokenizer> tiny() {
   json value = tiny_byte_level();
-  json left = added_token(300, "<L>"), right = added_token(301, "<R>"), word = added_token(304, "kat", false);
+  json left = added_token(300, "<L>"), right = added_token(301, "<R>"),
+       word = added_token(304, "kat", false);
   left["lstrip"] = true;
   right["rstrip"] = true;
   word["single_word"] = true;

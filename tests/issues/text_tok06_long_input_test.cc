@@ -1,4 +1,5 @@
-// TOK-06: long runs of one kind of character cost linear time and no stack (llama.cpp issue #27783).
+// TOK-06: long runs of one kind of character cost linear time and no stack (llama.cpp issue
+// #27783).
 #include <pthread.h>
 
 #include <algorithm>
@@ -25,17 +26,20 @@ std::shared_ptr<const Tokenizer> smollm2() {
   return assets->tokenizer;
 }
 
-std::shared_ptr<const Tokenizer> sentencepiece() { return load(tiny_sentencepiece("never")); }
+std::shared_ptr<const Tokenizer> sentencepiece() {
+  return load(tiny_sentencepiece("never"));
+}
 
 const std::vector<std::string>& inputs() {
   static const std::vector<std::string> kInputs = {
-      repeat("Z", 131072), repeat(".", 131072),      repeat(" ", 131072),      repeat("é", 131072),
-      repeat("ab ", 65536), repeat("1234567890", 20000), repeat("\u0301", 131072), repeat("<|", 100000),
-      repeat("\n ", 65536)};
+      repeat("Z", 131072),      repeat(".", 131072),  repeat(" ", 131072),
+      repeat("é", 131072),      repeat("ab ", 65536), repeat("1234567890", 20000),
+      repeat("\u0301", 131072), repeat("<|", 100000), repeat("\n ", 65536)};
   return kInputs;
 }
 
-// CPU time of this thread, so that what else runs on the machine does not count; the best of `runs`.
+// CPU time of this thread, so that what else runs on the machine does not count; the best of
+// `runs`.
 double cpu_seconds(int runs, const std::function<void()>& work) {
   const auto now = [] {
     timespec time{};
@@ -53,7 +57,8 @@ double cpu_seconds(int runs, const std::function<void()>& work) {
 
 void expect_round_trip(const Tokenizer& tokenizer, const std::string& text) {
   const Ids ids = encode(tokenizer, text, {.add_special = false});
-  ASSERT_TRUE(tokenizer.decode_bytes(ids, {.skip_special = false}) == text) << text.substr(0, 8) << "...";
+  ASSERT_TRUE(tokenizer.decode_bytes(ids, {.skip_special = false}) == text)
+      << text.substr(0, 8) << "...";
 }
 
 TEST(Tok06LongInput, DecodesToTheInput) {

@@ -1,5 +1,5 @@
-// TOK-08: merges by rank, leftmost among equals; ignore_merges takes a whole word from the vocabulary (llama.cpp PR
-// #7193).
+// TOK-08: merges by rank, leftmost among equals; ignore_merges takes a whole word from the
+// vocabulary (llama.cpp PR #7193).
 #include <unistd.h>
 
 #include <filesystem>
@@ -33,13 +33,16 @@ TEST(Tok08MergeOrder, LowestRankFirst) {
 
 TEST(Tok08MergeOrder, LeftmostAmongEquals) {
   const auto tokenizer = load(tiny_byte_level({{"a", "a"}, {"aa", "aa"}}));
-  const std::vector<Ids> expected = {{97},       {256},      {256, 97},     {257},     {257, 97},
-                                     {257, 256}, {257, 256, 97}, {257, 257}, {257, 257, 97}};
-  for (size_t n = 1; n <= expected.size(); ++n) EXPECT_EQ(encode(*tokenizer, std::string(n, 'a')), expected[n - 1]);
+  const std::vector<Ids> expected = {{97},           {256},      {256, 97},
+                                     {257},          {257, 97},  {257, 256},
+                                     {257, 256, 97}, {257, 257}, {257, 257, 97}};
+  for (size_t n = 1; n <= expected.size(); ++n)
+    EXPECT_EQ(encode(*tokenizer, std::string(n, 'a')), expected[n - 1]);
 }
 
 TEST(Tok08MergeOrder, MergesAsStringsAndAsPairs) {
-  const std::vector<std::pair<std::string, std::string>> merges = {{"b", "c"}, {"a", "b"}, {"a", "bc"}};
+  const std::vector<std::pair<std::string, std::string>> merges = {
+      {"b", "c"}, {"a", "b"}, {"a", "bc"}};
   for (const bool pairs : {true, false}) {
     EXPECT_EQ(encode(*load(tiny_byte_level(merges, pairs)), "abcab"), (Ids{258, 257})) << pairs;
   }
@@ -58,16 +61,19 @@ TEST(Tok08MergeOrder, MergesAsStringsAndAsPairs) {
 
 TEST(Tok08MergeOrder, GgufOfTheLlama3FamilyIgnoresMerges) {
   std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(byte_to_alphabet(static_cast<uint8_t>(byte)));
+  for (int byte = 0; byte < 256; ++byte)
+    tokens.emplace_back(byte_to_alphabet(static_cast<uint8_t>(byte)));
   for (const char* piece : {"ea", "te", "tea"}) tokens.emplace_back(piece);
-  for (const auto& [pre, expected] : {std::pair<std::string, Ids>{"llama-bpe", {258}}, {"gpt-2", {116, 256}}}) {
+  for (const auto& [pre, expected] :
+       {std::pair<std::string, Ids>{"llama-bpe", {258}}, {"gpt-2", {116, 256}}}) {
     MetadataGguf gguf;
     gguf.add("general.architecture", "llama");
     gguf.add("tokenizer.ggml.model", "gpt2");
     gguf.add("tokenizer.ggml.pre", pre);
     gguf.add("tokenizer.ggml.tokens", tokens);
     gguf.add("tokenizer.ggml.merges", std::vector<std::string>{"e a", "t e"});
-    const std::string path = ::testing::TempDir() + "/tok08_" + std::to_string(::getpid()) + ".gguf";
+    const std::string path =
+        ::testing::TempDir() + "/tok08_" + std::to_string(::getpid()) + ".gguf";
     gguf.write(path);
     const Result<TextAssets> assets = load_text_assets(path);
     std::filesystem::remove(path);

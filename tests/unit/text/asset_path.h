@@ -10,13 +10,15 @@ namespace tenon::testing_support {
 inline std::string asset_path(const std::string& name) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const std::string base = cache != nullptr && *cache != '\0' ? cache : std::string(home ? home : "") + "/.cache";
+  const std::string base =
+      cache != nullptr && *cache != '\0' ? cache : std::string(home ? home : "") + "/.cache";
   return base + "/tenon/" + name;
 }
 
 inline std::string smollm2_path() {
   const char* model = std::getenv("TENON_TEST_MODEL");
-  return model != nullptr && *model != '\0' ? model : asset_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
+  return model != nullptr && *model != '\0' ? model
+                                            : asset_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
 }
 
 }  // namespace tenon::testing_support

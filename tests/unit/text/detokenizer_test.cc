@@ -43,7 +43,8 @@ TEST(Detokenizer, StopStringAcrossTokensIsCutOff) {
   const Outcome outcome = feed("Hello\n\nUser: x", {.stop = {"\n\nUser:"}});
   EXPECT_EQ(outcome.text, "Hello");
   EXPECT_EQ(outcome.stopped_by, "\n\nUser:");
-  EXPECT_EQ(feed("Hello\n\nUser: x", {.stop = {"\n\nUser:"}, .include_stop_string = true}).text, "Hello\n\nUser:");
+  EXPECT_EQ(feed("Hello\n\nUser: x", {.stop = {"\n\nUser:"}, .include_stop_string = true}).text,
+            "Hello\n\nUser:");
 }
 
 TEST(Detokenizer, HoldsOnlyTheLongestPossibleHead) {

@@ -14,14 +14,16 @@ std::vector<std::string> matches(std::string_view pattern, std::string_view text
   std::vector<TextRange> ranges;
   EXPECT_TRUE((*regex)->find_all(text, matcher, ranges).ok());
   std::vector<std::string> result;
-  for (const TextRange& range : ranges) result.emplace_back(text.substr(range.begin, range.end - range.begin));
+  for (const TextRange& range : ranges)
+    result.emplace_back(text.substr(range.begin, range.end - range.begin));
   return result;
 }
 
 using Texts = std::vector<std::string>;
 
 TEST(Regex, Gpt2Pattern) {
-  EXPECT_EQ(matches(kGpt2Pattern, "I'm  42 émus!!\n\n x"), (Texts{"I", "'m", " ", " 42", " émus", "!!", "\n\n", " x"}));
+  EXPECT_EQ(matches(kGpt2Pattern, "I'm  42 émus!!\n\n x"),
+            (Texts{"I", "'m", " ", " 42", " émus", "!!", "\n\n", " x"}));
 }
 
 // Oniguruma's meaning, where PCRE2's own would differ.
@@ -45,13 +47,16 @@ TEST(Regex, EmptyMatchesMoveOn) {
 }
 
 TEST(Regex, RefusesWhatMayMeanSomethingElse) {
-  for (const char* pattern : {R"(\w+)", R"(\bx)", R"(\h)", R"(\1)", R"([a[bc]])", R"([a-z&&[^b]])", R"([[:alpha:]])",
-                              R"(x{2}+)", R"(x{2}?)", R"((?m:x))", R"(a(?i)b)", R"(\p{Han})", R"(\p{^L})", R"([\S])",
-                              R"(\p{Mn})", R"(\xE9)", R"(a{b)", R"(\R)", R"(\X)", R"(\K)", R"(\G)"}) {
+  for (const char* pattern :
+       {R"(\w+)",         R"(\bx)",   R"(\h)",     R"(\1)",     R"([a[bc]])", R"([a-z&&[^b]])",
+        R"([[:alpha:]])", R"(x{2}+)", R"(x{2}?)",  R"((?m:x))", R"(a(?i)b)",  R"(\p{Han})",
+        R"(\p{^L})",      R"([\S])",  R"(\p{Mn})", R"(\xE9)",   R"(a{b)",     R"(\R)",
+        R"(\X)",          R"(\K)",    R"(\G)"}) {
     const auto regex = Regex::compile(pattern);
     ASSERT_FALSE(regex.ok()) << pattern;
     EXPECT_EQ(regex.status().code(), StatusCode::kUnsupported);
-    EXPECT_NE(regex.status().message().find(pattern), std::string::npos) << regex.status().message();
+    EXPECT_NE(regex.status().message().find(pattern), std::string::npos)
+        << regex.status().message();
   }
   EXPECT_FALSE(Regex::compile("(a").ok());
   EXPECT_FALSE(Regex::compile("[a").ok());

@@ -16,7 +16,8 @@ namespace {
 using namespace testing_support;
 
 Result<TextAssets> load_metadata(const MetadataGguf& gguf) {
-  const std::string path = ::testing::TempDir() + "/tokenizer_" + std::to_string(::getpid()) + ".gguf";
+  const std::string path =
+      ::testing::TempDir() + "/tokenizer_" + std::to_string(::getpid()) + ".gguf";
   gguf.write(path);
   Result<TextAssets> assets = load_text_assets(path);
   std::filesystem::remove(path);
@@ -27,7 +28,8 @@ MetadataGguf sentencepiece(size_t scores = 6) {
   MetadataGguf gguf;
   gguf.add("general.architecture", "llama");
   gguf.add("tokenizer.ggml.model", "llama");
-  gguf.add("tokenizer.ggml.tokens", std::vector<std::string>{"<unk>", "<s>", "</s>", "▁", "a", "▁a"});
+  gguf.add("tokenizer.ggml.tokens",
+           std::vector<std::string>{"<unk>", "<s>", "</s>", "▁", "a", "▁a"});
   gguf.add("tokenizer.ggml.scores", std::vector<float>(scores, -1.0F));
   gguf.add("tokenizer.ggml.token_type", std::vector<int32_t>{2, 3, 3, 1, 1, 1});
   gguf.add("tokenizer.ggml.unknown_token_id", uint32_t{0});
@@ -86,7 +88,8 @@ TEST(TokenizerGguf, WhatIsWrongIsNamed) {
   gguf.add("tokenizer.ggml.remove_extra_whitespaces", true);
   EXPECT_THAT(message(gguf), HasSubstr("remove_extra_whitespaces"));
 
-  const auto byte_level = [](const char* model, const char* pre, const std::vector<std::string>& merges) {
+  const auto byte_level = [](const char* model, const char* pre,
+                             const std::vector<std::string>& merges) {
     MetadataGguf file;
     file.add("general.architecture", "llama");
     file.add("tokenizer.ggml.model", model);
@@ -97,8 +100,10 @@ TEST(TokenizerGguf, WhatIsWrongIsNamed) {
   };
   EXPECT_THAT(message(byte_level("bert", "gpt-2", {})), HasSubstr("tokenizer.ggml.model 'bert'"));
   EXPECT_THAT(message(byte_level("gpt2", "falcon", {})), HasSubstr("tokenizer.ggml.pre 'falcon'"));
-  EXPECT_THAT(message(byte_level("gpt2", "gpt-2", {"a b", "ab c"})), HasSubstr("tokenizer.ggml.merges[1] 'ab c'"));
-  EXPECT_THAT(message(byte_level("gpt2", "gpt-2", {"ab"})), HasSubstr("tokenizer.ggml.merges[0] 'ab'"));
+  EXPECT_THAT(message(byte_level("gpt2", "gpt-2", {"a b", "ab c"})),
+              HasSubstr("tokenizer.ggml.merges[1] 'ab c'"));
+  EXPECT_THAT(message(byte_level("gpt2", "gpt-2", {"ab"})),
+              HasSubstr("tokenizer.ggml.merges[0] 'ab'"));
 }
 
 }  // namespace

@@ -7,11 +7,14 @@ namespace {
 
 using namespace testing_support;
 
-void expect_refused(const json& value, const std::string& mention, StatusCode code = StatusCode::kUnsupported) {
+void expect_refused(const json& value,
+                    const std::string& mention,
+                    StatusCode code = StatusCode::kUnsupported) {
   const auto tokenizer = load_tokenizer_json(value.dump(), "file.json");
   ASSERT_FALSE(tokenizer.ok()) << mention;
   EXPECT_EQ(tokenizer.status().code(), code) << tokenizer.status().message();
-  EXPECT_NE(tokenizer.status().message().find(mention), std::string::npos) << tokenizer.status().message();
+  EXPECT_NE(tokenizer.status().message().find(mention), std::string::npos)
+      << tokenizer.status().message();
   EXPECT_TRUE(tokenizer.status().message().starts_with("file.json: "));
 }
 
@@ -47,8 +50,10 @@ TEST(TokenizerJson, WhatCannotBeReproducedIsRefusedByName) {
   value["pre_tokenizer"]["surprise"] = 1;
   expect_refused(value, "'surprise'");
   value = tiny_byte_level();
-  value["pre_tokenizer"] = {
-      {"type", "Split"}, {"pattern", {{"Regex", R"(\w+)"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  value["pre_tokenizer"] = {{"type", "Split"},
+                            {"pattern", {{"Regex", R"(\w+)"}}},
+                            {"behavior", "Isolated"},
+                            {"invert", false}};
   expect_refused(value, R"(\w)");
 }
 
@@ -69,6 +74,10 @@ TEST(TokenizerJson, BrokenFilesAreNamed) {
   value = tiny_byte_level();
   value["added_tokens"] = {added_token(300, "a")};
   expect_refused(value, "added_tokens[0]");
+  json nested = {{"type", "NFC"}};
+  for (int i = 0; i < 1000; ++i)
+    nested = {{"type", "Sequence"}, {"normalizers", json::array({nested})}};
+  expect_refused(with("normalizer", nested), "nested too deeply", StatusCode::kInvalidArgument);
   value["added_tokens"] = {{{"id", "x"}, {"content", "a"}}};
   expect_refused(value, "added_tokens[0].id", StatusCode::kInvalidArgument);
 }
@@ -100,13 +109,17 @@ TEST(TokenizerJson, TemplateAddsBosAndEos) {
   EXPECT_EQ(tokenizer->decode(Ids{256, 97, 257}, {.skip_special = false}), "<s>a</s>");
 }
 
-// Each behaviour on the text "a--b-", split at "-"; pieces are told apart by a merge ("-","-") that a cut prevents.
+// Each behaviour on the text "a--b-", split at "-"; pieces are told apart by a merge ("-","-") that
+// a cut prevents.
 TEST(TokenizerJson, SplitBehaviours) {
   const auto ids_with = [](const char* behavior, bool invert) {
     json value = tiny_byte_level({{"-", "-"}, {"a", "-"}, {"-", "b"}, {"b", "-"}});
-    const json split = {
-        {"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", behavior}, {"invert", invert}};
-    value["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split, value["pre_tokenizer"]}}};
+    const json split = {{"type", "Split"},
+                        {"pattern", {{"String", "-"}}},
+                        {"behavior", behavior},
+                        {"invert", invert}};
+    value["pre_tokenizer"] = {{"type", "Sequence"},
+                              {"pretokenizers", {split, value["pre_tokenizer"]}}};
     return encode(*load(value), "a--b-");
   };
   EXPECT_EQ(ids_with("Isolated", false), (Ids{'a', '-', '-', 'b', '-'}));
@@ -123,7 +136,8 @@ TEST(TokenizerJson, ByteLevelPrefixSpaceAndDigits) {
   EXPECT_EQ(encode(*load(value), "a12"), (Ids{256, 257}));
   EXPECT_EQ(encode(*load(value), " a12"), (Ids{256, 257}));
   const json digits = {{"type", "Digits"}, {"individual_digits", true}};
-  value["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {digits, value["pre_tokenizer"]}}};
+  value["pre_tokenizer"] = {{"type", "Sequence"},
+                            {"pretokenizers", {digits, value["pre_tokenizer"]}}};
   EXPECT_EQ(encode(*load(value), "a12"), (Ids{256, 32, '1', 32, '2'}));
 }
 
