@@ -42,6 +42,12 @@ struct FloatRows {
   int64_t cols = 0;
 };
 
+// The columns a call shall pack: whole groups for quantised activations.
+struct ColumnRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 struct KernelTable {
   const char* isa;
   int quant_panel_rows;
@@ -51,8 +57,8 @@ struct KernelTable {
   void (*linear[kPackedFormatCount])(const LinearTask& task);
   // Both need the same `tokens` as the LinearTask that reads the result. A row that holds NaN,
   // infinity or nothing above 1e-30 in some group gets d = NaN, NaN and 0 there.
-  void (*pack_quantised)(const FloatRows& x, ActivationGroup* out);
-  void (*pack_float)(const FloatRows& x, float* out);
+  void (*pack_quantised)(const FloatRows& x, const ColumnRange& columns, ActivationGroup* out);
+  void (*pack_float)(const FloatRows& x, const ColumnRange& columns, float* out);
 
   void (*rms_norm)(const float* x, std::span<const float> weight, float eps, float* out);
   void (*add_rms_norm)(

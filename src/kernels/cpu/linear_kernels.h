@@ -224,24 +224,26 @@ struct LinearKernels {
     out->sum[2] = out->d * static_cast<float>(half_sums[1]);
   }
 
-  static void pack_quantised(const FloatRows& x, ActivationGroup* out) {
+  static void pack_quantised(const FloatRows& x, const ColumnRange& columns, ActivationGroup* out) {
     const int64_t groups = x.cols / kGroupColumns;
     for_each_tile<V::kQuantTile>(0, x.rows, [&](auto tile, int64_t token) {
       constexpr int M = decltype(tile)::value;
       for (int t = 0; t < M; ++t) {
         const float* from = x.data + (token + t) * x.stride;
         ActivationGroup* to = out + token * groups + t;
-        for (int64_t g = 0; g < groups; ++g) pack_group(from + g * kGroupColumns, to + g * M);
+        for (int64_t k = columns.begin; k < columns.end; k += kGroupColumns) {
+          pack_group(from + k, to + k / kGroupColumns * M);
+        }
       }
     });
   }
 
-  static void pack_float(const FloatRows& x, float* out) {
+  static void pack_float(const FloatRows& x, const ColumnRange& columns, float* out) {
     for_each_tile<V::kFloatTile>(0, x.rows, [&](auto tile, int64_t token) {
       constexpr int M = decltype(tile)::value;
       const float* from = x.data + token * x.stride;
       float* to = out + token * x.cols;
-      for (int64_t k = 0; k < x.cols; ++k) {
+      for (int64_t k = columns.begin; k < columns.end; ++k) {
         for (int t = 0; t < M; ++t) to[k * M + t] = from[t * x.stride + k];
       }
     });

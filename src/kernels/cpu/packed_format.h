@@ -4,9 +4,11 @@
 // same column of all rows of a panel and every dot product runs down its own lane.
 //
 // Quantised panel of R rows and G = cols / 32 groups of columns, value = d * (q - zero) + m:
-// - G scales: d as f16[R] (Q6: f16[2][R], one for each 16 columns), then m as f16[R] in formats with
+// - G scales: d as f16[R] (Q6: f16[2][R], one for each 16 columns), then m as f16[R] in formats
+// with
 //   a minimum; padded to 64 bytes.
-// - G quants: lines of 4R bytes, where byte 4r + b belongs to row r. "Chunk" c is columns 4c..4c+3 of
+// - G quants: lines of 4R bytes, where byte 4r + b belongs to row r. "Chunk" c is columns 4c..4c+3
+// of
 //   the group. 4 bits: line j holds chunk j in its low and chunk j + 4 in its high nibbles. 5 bits:
 //   one more line, whose bit c is the fifth bit of chunk c. 6 bits: two more lines of bit pairs,
 //   chunk c in line c / 4 at bit 2 (c % 4). 8 bits: line c is chunk c.

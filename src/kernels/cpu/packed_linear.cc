@@ -19,6 +19,8 @@ constexpr int64_t kActivationBlockBytes = 256 * 1024;
 constexpr int64_t kSharesPerThread = 4;
 // A multiplication of less work than this (weights times tokens) is not worth a fork.
 constexpr int64_t kMinParallelWork = 16384;
+// Nor is the packing of fewer activations than this.
+constexpr int64_t kMinParallelPack = 16384;
 
 }  // namespace
 
@@ -52,6 +54,7 @@ class PackedWeight final : public LinearWeight {
       segment.offset = bytes_;
       rows_ += part.rows;
       bytes_ += segment.panels * segment.panel_bytes;
+      panels += segment.panels;
       const std::string name = std::string(traits.name) + "x" + std::to_string(segment.panel_rows);
       if (format_.find(name) == std::string::npos) format_ += (format_.empty() ? "" : "+") + name;
       segments.push_back(segment);
@@ -59,6 +62,7 @@ class PackedWeight final : public LinearWeight {
   }
 
   std::vector<Segment> segments;
+  int64_t panels = 0;  // of all segments
   bool any_quantised = false, any_float = false;
   std::shared_ptr<std::byte> memory;
 };
@@ -100,16 +104,25 @@ Result<std::unique_ptr<LinearWeight>> PackedLinear::make_weight(std::span<const 
   return std::unique_ptr<LinearWeight>(std::move(weight));
 }
 
-void PackedLinear::pack(const Call& call, int64_t token_begin, int64_t token_end) {
-  FloatRows rows = call.x;
-  rows.data += token_begin * rows.stride;
-  rows.rows = token_end - token_begin;
-  if (call.quantised != nullptr) {
-    kernels_->pack_quantised(rows, call.quantised + token_begin * (rows.cols / kGroupColumns));
+void PackedLinear::pack(const Call& call) {
+  const auto pack_columns = [&](int64_t begin, int64_t end) {
+    const ColumnRange columns{begin, end};
+    if (call.quantised != nullptr) kernels_->pack_quantised(call.x, columns, call.quantised);
+    if (call.packed_floats != nullptr) kernels_->pack_float(call.x, columns, call.packed_floats);
+  };
+  const int64_t cols = call.x.cols;
+  if (cols * call.x.rows < kMinParallelPack) {
+    pack_columns(0, cols);
+    return;
   }
-  if (call.packed_floats != nullptr) {
-    kernels_->pack_float(rows, call.packed_floats + token_begin * rows.cols);
-  }
+  // By columns: rows cannot be divided without regard to the tiles of the kernels.
+  const int64_t groups = (cols + kGroupColumns - 1) / kGroupColumns;
+  const int threads = pool_->num_threads();
+  pool_->run([&](int thread) {
+    const int64_t begin = groups * thread / threads * kGroupColumns;
+    const int64_t end = groups * (thread + 1) / threads * kGroupColumns;
+    pack_columns(begin, std::min(end, cols));
+  });
 }
 
 // Part `share` of `shares` equal parts (by bytes) of all panels, for some tokens.
@@ -162,26 +175,24 @@ void PackedLinear::multiply(const LinearWeight& weight,
     call.floats = call.packed_floats;
   }
 
+  pack(call);
   const int threads = pool_->num_threads();
+  if (threads == 1 || weight.bytes() * x.rows < kMinParallelWork) {
+    run_share(call, 0, 1, 0, x.rows);
+    return;
+  }
   if (x.rows <= kMaxStreamedTokens) {
-    pack(call, 0, x.rows);
-    if (threads == 1 || weight.bytes() * x.rows < kMinParallelWork) {
-      run_share(call, 0, 1, 0, x.rows);
-    } else {
-      pool_->run([&](int thread) { run_share(call, thread, threads, 0, x.rows); });
-    }
+    pool_->run([&](int thread) { run_share(call, thread, threads, 0, x.rows); });
     return;
   }
 
-  pool_->parallel_for(x.rows, kTokenAlignment,
-                      [&](int64_t begin, int64_t end, int) { pack(call, begin, end); });
-  const int64_t token_bytes = static_cast<int64_t>(scratch_bytes) / x.rows;
-  const int64_t block =
-      std::max<int64_t>(
-          1, kActivationBlockBytes / std::max<int64_t>(1, token_bytes) / kTokenAlignment) *
-      kTokenAlignment;
+  const int64_t token_bytes = (quantised_bytes + float_bytes) / x.rows;
+  const int64_t shares = std::min<int64_t>(packed.panels, threads * kSharesPerThread);
+  // Fewer tokens a block when there are too few panels to give every thread its shares.
+  const int64_t wanted_blocks = (threads * kSharesPerThread + shares - 1) / shares;
+  const int64_t largest = std::min(kActivationBlockBytes / token_bytes, x.rows / wanted_blocks);
+  const int64_t block = std::max<int64_t>(1, largest / kTokenAlignment) * kTokenAlignment;
   const int64_t blocks = (x.rows + block - 1) / block;
-  const int64_t shares = threads == 1 ? 1 : threads * kSharesPerThread;
   pool_->parallel_for(blocks * shares, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t first = item / shares * block;

@@ -30,7 +30,7 @@ class PackedLinear {
 
  private:
   struct Call;  // one multiplication
-  void pack(const Call& call, int64_t token_begin, int64_t token_end);
+  void pack(const Call& call);
   void run_share(
       const Call& call, int64_t share, int64_t shares, int64_t token_begin, int64_t token_end);
 

@@ -10,8 +10,10 @@
 namespace tenon::cpu {
 namespace {
 
-// Several times the last-level cache of one core complex of current server CPUs.
-constexpr size_t kProbeBytesPerThread = size_t{128} << 20;
+// The threads of a core complex together read several times its last-level cache.
+constexpr size_t kProbeBytes = size_t{512} << 20;
+constexpr size_t kMinProbeBytesPerThread = size_t{16} << 20;
+constexpr size_t kMaxProbeBytesPerThread = size_t{128} << 20;
 constexpr int64_t kLoopIterations = 20000;  // well under a millisecond between looks at the clock
 
 // Repeats work(thread), which returns an amount, until the time is up; adds the rates of the
@@ -40,23 +42,25 @@ double measure(ThreadPool& pool, double seconds, const Work& work) {
 double read_bandwidth(ThreadPool& pool, double seconds) {
   const KernelTable& kernels = *find_kernels("auto");
   const auto threads = static_cast<size_t>(pool.num_threads());
-  Buffer buffer(kProbeBytesPerThread * threads);
+  constexpr size_t kPiece = size_t{8} << 20;  // read between looks at the clock
+  const size_t share =
+      std::clamp(kProbeBytes / threads, kMinProbeBytesPerThread, kMaxProbeBytesPerThread) / kPiece *
+      kPiece;
+  Buffer buffer(share * threads);
   // Pages must be real before they are timed.
   pool.run([&](int thread) {
-    const size_t first = kProbeBytesPerThread * static_cast<size_t>(thread);
-    std::fill_n(buffer.data() + first, kProbeBytesPerThread, std::byte{1});
+    const size_t first = share * static_cast<size_t>(thread);
+    std::fill_n(buffer.data() + first, share, std::byte{1});
   });
-  constexpr size_t kPiece = size_t{8} << 20;
   struct alignas(64) Position {
     size_t offset = 0;
   };
   std::vector<Position> positions(threads);
   return measure(pool, seconds, [&](int thread) {
     size_t& offset = positions[static_cast<size_t>(thread)].offset;
-    const std::byte* from =
-        buffer.data() + kProbeBytesPerThread * static_cast<size_t>(thread) + offset;
+    const std::byte* from = buffer.data() + share * static_cast<size_t>(thread) + offset;
     kernels.read_bytes({from, kPiece});
-    offset = (offset + kPiece) % kProbeBytesPerThread;
+    offset = (offset + kPiece) % share;
     return static_cast<double>(kPiece);
   });
 }
