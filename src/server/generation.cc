@@ -233,10 +233,11 @@ void Generation::end(const Status& error) {
 
 Usage Generation::usage() const {
   Usage usage;
+  const auto n = static_cast<size_t>(plan_.params.n);
   for (size_t i = 0; i < choices_.size(); ++i) {
     usage.completion_tokens += choices_[i].tokens;
-    if (i % static_cast<size_t>(plan_.params.n) != 0) continue;
-    usage.prompt_tokens += static_cast<int64_t>(choices_[i].update.prompt->ids.size());
+    if (i % n != 0) continue;
+    usage.prompt_tokens += static_cast<int64_t>(plan_.prompts[i / n]->ids.size());
     usage.cached_tokens += choices_[i].cached_tokens;
   }
   return usage;

@@ -107,7 +107,9 @@ void read_stream(FieldReader& fields, StreamParams& stream) {
   FieldReader inner(*options);
   inner.read("include_usage", stream.include_usage);
   inner.read("continuous_usage_stats", stream.continuous_usage);
-  fields.fail(inner.status());
+  if (inner.ok()) return;
+  Status status = inner.status();
+  fields.fail(status.with_param("stream_options." + status.param()));
 }
 
 void read_n(FieldReader& fields, GenerationParams& params) {
