@@ -113,8 +113,9 @@ void bench_model(benchmark::State& state, DType layer_type, DType head_type) {
 
 void bench_repack(benchmark::State& state, DType dtype) {
   const int64_t rows = 30 * 2 * kFeedForward;
-  std::vector<uint8_t> stored(static_cast<size_t>(dtype_bytes(dtype, kHidden) * rows), 0x21);
-  const WeightSource source{"bench", dtype, stored.data(), rows, kHidden, nullptr};
+  const int64_t cols = 768;  // whole super-blocks of the K formats
+  std::vector<uint8_t> stored(static_cast<size_t>(dtype_bytes(dtype, cols) * rows), 0x21);
+  const WeightSource source{"bench", dtype, stored.data(), rows, cols, nullptr};
   for (auto _ : state) benchmark::DoNotOptimize(g_ops->make_linear({&source, 1}, false));
   state.counters["GB/s"] = benchmark::Counter(
       static_cast<double>(state.iterations()) * static_cast<double>(stored.size()) / 1e9,

@@ -112,24 +112,38 @@ struct VecPortable {
   // chunk's bytes are at most kMax.
   template <int kMax, int kChunks, int kTokens, typename Chunk>
   static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
-    using Short8 = int16_t __attribute__((vector_size(16)));
+    // How many chunks fit 16 bits: each adds two products of at most kMax * 127 to a lane. With 8
+    // bits (0) even the two products have to be widened one by one.
+    constexpr int kFit = 32767 / (2 * kMax * 127);
+    constexpr int kRun = kFit == 0 ? 1 : kFit < kChunks ? kFit : kChunks;
+    static_assert(kChunks % kRun == 0);
+    Short8 words[kTokens];
     unrolled<kTokens>([&](auto t) { out[t] = zero_int(); });
     unrolled<kChunks>([&](auto c) {
       const B w = chunk(c);
+      const Short8 w_even = (Short8)(w & 0x00FF);
+      const Short8 w_odd = (Short8)(w >> 8);
       unrolled<kTokens>([&](auto t) {
-        const int8_t* q = a + t * stride + 4 * c;
-        // Products fit 16 bits (255 * 127), their sums do not.
-        const Short8 even =
-            (Short8)(w & 0x00FF) * Short8{q[0], q[2], q[0], q[2], q[0], q[2], q[0], q[2]};
-        const Short8 odd =
-            (Short8)(w >> 8) * Short8{q[1], q[3], q[1], q[3], q[1], q[3], q[1], q[3]};
-        out[t] +=
-            (((I)even << 16) >> 16) + ((I)even >> 16) + (((I)odd << 16) >> 16) + ((I)odd >> 16);
+        int32_t columns;
+        std::memcpy(&columns, a + t * stride + 4 * c, sizeof(columns));
+        const Short8 pairs = (Short8)I{columns, columns, columns, columns};
+        const Short8 even = w_even * ((pairs << 8) >> 8);
+        const Short8 odd = w_odd * (pairs >> 8);
+        if constexpr (kFit == 0) {
+          out[t] += sum_of_pairs(even) + sum_of_pairs(odd);
+        } else {
+          words[t] = c % kRun == 0 ? even + odd : words[t] + (even + odd);
+          if constexpr (c % kRun == kRun - 1) out[t] += sum_of_pairs(words[t]);
+        }
       });
     });
   }
   // Whether dots() reads chunks of 8 bits as q - 128: see vec_avx2.h.
   static constexpr bool kSignedBytes = false;
+
+ private:
+  using Short8 = int16_t __attribute__((vector_size(16)));
+  static I sum_of_pairs(Short8 words) { return (((I)words << 16) >> 16) + ((I)words >> 16); }
 };
 
 }  // namespace tenon::cpu
