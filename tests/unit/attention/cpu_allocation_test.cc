@@ -12,13 +12,18 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }  // namespace
 
-void* operator new(std::size_t size) {
+// Not inlined: seeing through one of the pair alone, the compiler takes it for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   allocations.fetch_add(1);
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  allocations.fetch_add(1);
+  return std::malloc(size == 0 ? 1 : size);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace tenon {
 namespace {
