@@ -114,9 +114,9 @@ TEST_F(ServeTest, Api08ClientsThatGoAwayFreeEverything) {
   expect_idle_and_working();
 }
 
-TEST_F(ServeTest, Rob05HealthAnswersUnderLoad) {
-  start();
-  const double resident = process->resident_mib();
+// Idle and half-open connections, readers that never read, a long text to tokenise: the longest time that /health took
+// meanwhile, in seconds.
+double worst_health_time_under_load(uint16_t port) {
   std::vector<HttpClient> idle;
   for (int i = 0; i < 500; ++i) idle.emplace_back(port);
   std::vector<HttpClient> half;
@@ -124,7 +124,7 @@ TEST_F(ServeTest, Rob05HealthAnswersUnderLoad) {
     half.emplace_back(port);
     half.back().send("POST /v1/completions HTTP/1.1\r\nContent-Length: 1000000\r\n\r\nx");
   }
-  std::vector<HttpClient> deaf;  // never read their stream
+  std::vector<HttpClient> deaf;
   for (int i = 0; i < 20; ++i) {
     deaf.emplace_back(port, 4096);
     deaf.back().send(long_request(true, 100));
@@ -134,21 +134,25 @@ TEST_F(ServeTest, Rob05HealthAnswersUnderLoad) {
   auto tokenising = std::async(std::launch::async, [&] {
     return http_post(port, "/tokenize", {{"prompt", text}}).status;
   });
-  std::vector<double> times;
-  const auto begin = Clock::now();
-  while (seconds_since(begin) < 3) {
+  double worst = 0;
+  for (const auto begin = Clock::now(); seconds_since(begin) < 2;) {
     const auto start_time = Clock::now();
-    ASSERT_EQ(http_get(port, "/health").status, 200);
-    times.push_back(seconds_since(start_time));
+    EXPECT_EQ(http_get(port, "/health").status, 200);
+    worst = std::max(worst, seconds_since(start_time));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_EQ(tokenising.get(), 200);
-  EXPECT_LT(*std::max_element(times.begin(), times.end()), 0.2);
-  idle.clear();
-  half.clear();
-  deaf.clear();
+  return worst;
+}
+
+TEST_F(ServeTest, Rob05HealthAnswersUnderLoad) {
+  start({"--num-kv-blocks", "128", "--max-model-len", "1024"});
+  EXPECT_LT(worst_health_time_under_load(port), 0.2);
   expect_idle_and_working();
-  EXPECT_LT(process->resident_mib(), resident * 1.5 + 64);
+  const double resident = process->resident_mib();  // every page of the KV cache is touched by now
+  EXPECT_LT(worst_health_time_under_load(port), 0.2);
+  expect_idle_and_working();
+  EXPECT_LT(process->resident_mib(), resident * 1.1);
 }
 
 TEST_F(ServeTest, Rob06CountersOnlyGrowThroughPreemptionAndAbort) {
