@@ -100,7 +100,9 @@ Result<Generation> generate(const Session& session, GenerationRequest request,
   });
   if (!id.ok()) return id.status();
 
-  Detokenizer detokenizer(session.text.tokenizer, options);
+  DetokenizerOptions text_options = options;
+  text_options.continues_text = true;  // the answer goes on where the prompt ends
+  Detokenizer detokenizer(session.text.tokenizer, text_options);
   const auto emit = [&](const Detokenizer::Delta& delta) {
     if (!delta.text.empty()) on_text(delta.text);
     return delta.stopped_by.has_value();

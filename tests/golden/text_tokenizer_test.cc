@@ -13,7 +13,7 @@
 
 #include "tests/golden/sentencepiece_model.h"
 #include "tests/golden/text_corpus.h"
-#include "tests/unit/text/asset_path.h"
+#include "tests/assets.h"
 #include "tests/unit/text/metadata_gguf.h"
 #include "text/bpe_model.h"
 #include "text/sentencepiece_merges.h"
@@ -24,7 +24,7 @@ namespace tenon {
 namespace {
 
 using nlohmann::json;
-using testing_support::asset_path;
+using testing::asset_path;
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -101,7 +101,7 @@ void expect_golden(const std::string& name, const Tokenizer& tokenizer, bool all
 }
 
 TEST(TextTokenizerGolden, SmolLm2FromGguf) {
-  const Result<TextAssets> assets = load_text_assets(testing_support::smollm2_path());
+  const Result<TextAssets> assets = load_text_assets(testing::test_model_path());
   ASSERT_TRUE(assets.ok()) << assets.status().message();
   expect_golden("smollm2", *assets->tokenizer, false);  // this vocabulary lacks some bytes
 }

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tests/issues/text_tiny_vocabularies.h"
-#include "tests/unit/text/asset_path.h"
+#include "tests/assets.h"
 
 namespace tenon {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 using namespace testing_support;
 
 std::shared_ptr<const Tokenizer> smollm2() {
-  Result<TextAssets> assets = load_text_assets(smollm2_path());
+  Result<TextAssets> assets = load_text_assets(testing::test_model_path());
   if (!assets.ok()) throw std::runtime_error(assets.status().message());
   return assets->tokenizer;
 }

@@ -17,21 +17,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/assets.h"
 #include "tests/server/http_client.h"
 
 namespace tenon::testing {
 
 // The model that set-up fetches; its absence is a failure of the set-up, not a reason to skip.
 inline std::string test_model() {
-  std::string path;
-  if (const char* set = std::getenv("TENON_TEST_MODEL")) {
-    path = set;
-  } else {
-    const char* cache = std::getenv("XDG_CACHE_HOME");
-    const char* home = std::getenv("HOME");
-    path = (cache != nullptr ? std::string(cache) : std::string(home != nullptr ? home : "") + "/.cache") +
-           "/tenon/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-  }
+  std::string path = test_model_path();
   if (!std::filesystem::exists(path)) {
     throw std::runtime_error("the test model is missing: " + path + " (`make test` fetches it; TENON_TEST_MODEL names another)");
   }

@@ -2,19 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include "tests/assets.h"
+
 
 namespace tenon {
 namespace {
 
-std::string test_model_path() {
-  if (const char* path = std::getenv("TENON_TEST_MODEL")) return path;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string root =
-      cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache";
-  return root + "/tenon/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-}
+using testing::test_model_path;
 
 TEST(Gguf, ReadsARealModel) {
   const auto opened = GgufFile::open(test_model_path());

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "tests/issues/text_tiny_vocabularies.h"
-#include "tests/unit/text/asset_path.h"
+#include "tests/assets.h"
 #include "tests/unit/text/metadata_gguf.h"
 
 namespace tenon {
@@ -39,7 +39,7 @@ MetadataGguf sentencepiece(size_t scores = 6) {
 }
 
 TEST(TokenizerGguf, SmolLm2) {
-  const Result<TextAssets> assets = load_text_assets(smollm2_path());
+  const Result<TextAssets> assets = load_text_assets(testing::test_model_path());
   ASSERT_TRUE(assets.ok()) << assets.status().message();
   const Tokenizer& tokenizer = *assets->tokenizer;
   EXPECT_EQ(tokenizer.vocab_size(), 49152);
