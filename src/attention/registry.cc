@@ -34,6 +34,27 @@ std::string list_reasons(const BackendVerdict& verdict) {
   return fmt::format("{}: {}", verdict.name, fmt::join(verdict.reasons, "; "));
 }
 
+// "cpu (what it is): fastest of those that can; also possible: reference; not possible: other: why".
+std::string explain(const BackendVerdict& chosen, const std::vector<Candidate>& candidates, bool automatic) {
+  if (!automatic) return fmt::format("{} ({}): asked for by name", chosen.name, chosen.summary);
+  std::vector<std::string> others;
+  std::vector<std::string> refusals;
+  for (const Candidate& candidate : candidates) {
+    const BackendVerdict& verdict = candidate.verdict;
+    if (verdict.name == chosen.name) continue;
+    if (verdict.reasons.empty()) {
+      others.push_back(fmt::format("{} (preference {})", verdict.name, verdict.preference));
+    } else {
+      refusals.push_back(list_reasons(verdict));
+    }
+  }
+  std::string text = fmt::format("{} ({}): auto takes the one preferred most, {}, of those that can serve this model",
+                                 chosen.name, chosen.summary, chosen.preference);
+  if (!others.empty()) text += fmt::format("; also possible: {}", fmt::join(others, ", "));
+  if (!refusals.empty()) text += fmt::format("; not possible: {}", fmt::join(refusals, " | "));
+  return text;
+}
+
 }  // namespace
 
 void AttentionRegistry::add(std::string name, BackendFactory make) {
@@ -48,13 +69,11 @@ Result<BackendChoice> get_attention_backend(const AttentionRegistry& registry,
   std::vector<std::string> known;
   std::vector<std::string> refusals;
   Candidate* chosen = nullptr;
-  int passed = 0;
   for (Candidate& candidate : candidates) {
     known.push_back(candidate.verdict.name);
     const bool can = candidate.verdict.reasons.empty();
     if (!can) refusals.push_back(list_reasons(candidate.verdict));
     if (name == "auto") {
-      passed += can ? 1 : 0;
       if (can && (chosen == nullptr ||
                   candidate.verdict.preference > chosen->verdict.preference)) {
         chosen = &candidate;
@@ -74,10 +93,7 @@ Result<BackendChoice> get_attention_backend(const AttentionRegistry& registry,
                             fmt::join(known, ", "));
   }
   BackendChoice choice;
-  choice.reason = name == "auto"
-                      ? fmt::format("auto: highest preference ({}) of {} that pass, {} known",
-                                    chosen->verdict.preference, passed, candidates.size())
-                      : "requested by name";
+  choice.reason = explain(chosen->verdict, candidates, name == "auto");
   choice.backend = std::move(chosen->backend);
   for (Candidate& candidate : candidates) choice.table.push_back(std::move(candidate.verdict));
   return choice;

@@ -60,4 +60,7 @@ struct SafetensorsFolder {
 };
 Result<SafetensorsFolder> open_safetensors_folder(const std::string& folder);
 
+// Whether a folder has weights of this format at all: an index, or any *.safetensors file.
+[[nodiscard]] bool has_safetensors(const std::string& folder);
+
 }  // namespace tenon

@@ -128,6 +128,13 @@ Result<SafetensorsFolder> open_without_index(const std::string& folder) {
 
 }  // namespace
 
+bool has_safetensors(const std::string& folder) {
+  std::error_code error;
+  if (fs::exists(fs::path(folder) / kIndexName, error)) return true;
+  const auto names = list_files(folder);
+  return names.ok() && !names->empty();
+}
+
 Result<SafetensorsFolder> open_safetensors_folder(const std::string& folder) {
   const std::string index_path = (fs::path(folder) / kIndexName).string();
   std::error_code error;

@@ -105,11 +105,18 @@ Result<ModelSummary> inspect_folder(const std::string& folder) {
   const std::string config_path = (std::filesystem::path(folder) / "config.json").string();
   TENON_ASSIGN_OR_RETURN(const nlohmann::json json, read_json_file(config_path, kMaxConfigBytes));
   if (!json.is_object()) return invalid_argument("{}: not a JSON object", config_path);
-  TENON_ASSIGN_OR_RETURN(const SafetensorsFolder opened, open_safetensors_folder(folder));
   ModelSummary summary;
   summary.format = "safetensors";
   summary.architecture = "unknown";
-  summary.notes = opened.notes;
+  SafetensorsFolder opened;
+  if (has_safetensors(folder)) {
+    TENON_ASSIGN_OR_RETURN(opened, open_safetensors_folder(folder));
+    summary.notes = opened.notes;
+  } else {
+    summary.format = "config.json alone";
+    summary.notes.push_back(
+        "no weights in the folder; --load-format dummy runs the shape with random ones");
+  }
   for (const auto& [key, value] : json.items()) {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
     summary.metadata.emplace_back(printable_text(key, kMaxValueBytes),

@@ -89,7 +89,7 @@ TEST(CommandLine, BackendsExplainTheChoice) {
   const auto result = tenon({"backends", "--model", test_model_path()});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("9 query heads on 3 KV heads"), HasSubstr("* cpu"), HasSubstr("reference"),
-                                HasSubstr("Chosen: auto")));
+                                HasSubstr("Chosen: cpu (")));
   expect_error(tenon({"backends", "--model", test_model_path(), "--attention-backend", "nope"}), 2, "nope");
 }
 

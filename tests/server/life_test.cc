@@ -147,11 +147,13 @@ double worst_health_time_under_load(uint16_t port) {
 
 TEST_F(ServeTest, Rob05HealthAnswersUnderLoad) {
   start({"--num-kv-blocks", "128", "--max-model-len", "1024"});
-  EXPECT_LT(worst_health_time_under_load(port), 0.2);
-  expect_idle_and_working();
-  const double resident = process->resident_mib();  // every page of the KV cache is touched by now
-  EXPECT_LT(worst_health_time_under_load(port), 0.2);
-  expect_idle_and_working();
+  // The first rounds touch every page of the KV cache and fill the allocator's arenas of all threads.
+  double resident = 0;
+  for (int round = 0; round < 4; ++round) {
+    resident = round < 3 ? process->resident_mib() : resident;
+    EXPECT_LT(worst_health_time_under_load(port), 0.2);
+    expect_idle_and_working();
+  }
   EXPECT_LT(process->resident_mib(), resident * 1.1);
 }
 

@@ -94,8 +94,20 @@ TEST(Inspect, Errors) {
   const TempFolder folder;
   EXPECT_EQ(inspect_model(folder.path("none.gguf")).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(inspect_model(folder.path()).status().code(), StatusCode::kNotFound);  // no config.json
+}
+
+TEST(Inspect, ConfigAloneIsAShapeWithoutWeights) {
+  const TempFolder folder;
   folder.write("config.json", tiny::config_json({}));
-  EXPECT_THAT(inspect_model(folder.path()).status().message(), HasSubstr("no *.safetensors"));
+  const auto summary = inspect_model(folder.path());
+  ASSERT_TRUE(summary.ok()) << summary.status().message();
+  EXPECT_TRUE(summary->config.has_value());
+  EXPECT_TRUE(summary->tensors.empty());
+  ASSERT_EQ(summary->notes.size(), 1U);
+  EXPECT_THAT(summary->notes[0], HasSubstr("--load-format dummy"));
+  // An index that names files is weights, and incomplete ones are an error.
+  folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "m.safetensors"}})");
+  EXPECT_THAT(inspect_model(folder.path()).status().message(), HasSubstr("m.safetensors"));
 }
 
 }  // namespace
