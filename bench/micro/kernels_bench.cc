@@ -158,7 +158,7 @@ void bench_fork_join(benchmark::State& state) {
 void print_ceilings(const char* when) {
   std::printf("%s: %d threads, read %.1f GB/s, f32 %.0f GFLOP/s, 4-bit dot %.0f GOP/s\n", when,
               g_pool->num_threads(), cpu::read_bandwidth(*g_pool) / 1e9,
-              cpu::fma_rate(*g_pool) / 1e9, cpu::int8_rate(*g_pool) / 1e9);
+              cpu::fma_rate(*g_pool) / 1e9, cpu::dot_rate(*g_pool) / 1e9);
 }
 
 void register_all() {

@@ -70,7 +70,7 @@ struct KernelTable {
   // For cpu/probe.h: loops of independent operations that return how many (a multiply-add is two)
   // were done, and one that only loads.
   double (*fma_loop)(int64_t iterations);
-  double (*int8_loop)(int64_t iterations);
+  double (*dot_loop)(int64_t iterations);
   void (*read_bytes)(std::span<const std::byte> bytes);
 };
 

@@ -71,13 +71,10 @@ struct LinearKernels {
   static void quant_tile(
       const std::byte* panel, const ActivationGroup* x, int64_t cols, bool fetch, F (&result)[M]) {
     constexpr PackedTraits kTraits = packed_traits(kFormat);
-    constexpr int kMax = (1 << kTraits.bits) - 1;
     constexpr int64_t kScaleBytes = group_scale_bytes(kTraits, kQuantRows);
     constexpr int64_t kQuantBytes = group_quant_bytes(kTraits, kQuantRows);
     constexpr int64_t kGroupBytes = kScaleBytes + kQuantBytes;
     constexpr int kSpan = kGroupColumns / kTraits.scales;  // columns of a group that share a scale
-    // A vector type that reads 8-bit quants as signed has subtracted the zero already.
-    constexpr int kZero = kMax == 255 && V::kSignedBytes ? 0 : kTraits.zero;
     const std::byte* lines = panel + panel_scale_bytes(kTraits, kQuantRows, cols);
     F sums[M];  // not `result`: what a reference names is kept in memory
     unrolled<M>([&](auto t) { sums[t] = V::set1(0.0F); });
@@ -91,20 +88,21 @@ struct LinearKernels {
         }
       }
       const ActivationGroup* group = x + g * M;
-      unrolled<kTraits.scales>([&](auto s) {
+      // Inlined by force, as dots(): a call would move all sums through memory.
+      unrolled<kTraits.scales>([&](auto s) __attribute__((always_inline)) {
         const std::byte* scales = panel + g * kScaleBytes + s * 2 * kQuantRows;
         const F d = V::load_f16(scales);
-        const F m =
-            kTraits.has_minimum ? V::load_f16(scales + 2 * kQuantRows) : V::mul(d, V::set1(-kZero));
+        const F m = kTraits.has_minimum ? V::load_f16(scales + 2 * kQuantRows)
+                                        : V::mul(d, V::set1(-kTraits.zero));
         I dots[M];
-        V::template dots<kMax, kSpan / 4, M>(
+        V::template dots<kTraits.bits, kSpan / 4, M>(
             [&](auto c) {
               return load_chunk<kTraits.bits, s * kSpan / 4 + c>(lines + g * kQuantBytes);
             },
-            group->a + s * kSpan, sizeof(ActivationGroup), dots);
+            group->a + s * kSpan, sizeof(ActivationGroup) / sizeof(int16_t), dots);
         unrolled<M>([&](auto t) {
           sums[t] = V::fma(V::mul(V::to_float(dots[t]), d), V::set1(group[t].d), sums[t]);
-          if constexpr (kTraits.has_minimum || kZero != 0) {
+          if constexpr (kTraits.has_minimum || kTraits.zero != 0) {
             sums[t] = V::fma(m, V::set1(group[t].sum[kTraits.scales == 1 ? 0 : s + 1]), sums[t]);
           }
         });
@@ -210,13 +208,13 @@ struct LinearKernels {
     const bool finite = bits < 0x7F800000;
     // Below 1e-30 the inverse scale would overflow; such a group counts as 0.
     const bool usable = finite && limit > 1e-30F;
-    const float inverse = usable ? 127.0F / limit : 0.0F;
-    out->d = !finite ? __builtin_nanf("") : usable ? limit / 127.0F : 0.0F;
+    const float inverse = usable ? kActivationMax / limit : 0.0F;
+    out->d = !finite ? __builtin_nanf("") : usable ? limit / kActivationMax : 0.0F;
     int32_t half_sums[2] = {0, 0};
     for (int v = 0; v < kVectors; ++v) {
       const F scaled = V::mul(values[v], V::set1(inverse));
       const I q = usable ? V::round_to_int(scaled) : V::zero_int();
-      V::store_int8(out->a + v * V::kLanes, q);
+      V::store_int16(out->a + v * V::kLanes, q);
       half_sums[v * V::kLanes / 16] += V::reduce_add(q);
     }
     out->sum[0] = out->d * static_cast<float>(half_sums[0] + half_sums[1]);

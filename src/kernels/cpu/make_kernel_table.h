@@ -33,7 +33,7 @@ constexpr KernelTable make_kernel_table() {
       .silu_and_mul = &Elementwise::silu_and_mul,
       .log_sum_exp = &Elementwise::log_sum_exp,
       .fma_loop = &Probe::fma_loop,
-      .int8_loop = &Probe::int8_loop,
+      .dot_loop = &Probe::dot_loop,
       .read_bytes = &Probe::read_bytes,
   };
 }

@@ -70,9 +70,9 @@ double fma_rate(ThreadPool& pool, double seconds) {
   return measure(pool, seconds, [&](int) { return kernels.fma_loop(kLoopIterations); });
 }
 
-double int8_rate(ThreadPool& pool, double seconds) {
+double dot_rate(ThreadPool& pool, double seconds) {
   const KernelTable& kernels = *find_kernels("auto");
-  return measure(pool, seconds, [&](int) { return kernels.int8_loop(kLoopIterations); });
+  return measure(pool, seconds, [&](int) { return kernels.dot_loop(kLoopIterations); });
 }
 
 }  // namespace tenon::cpu

@@ -13,6 +13,6 @@ namespace tenon::cpu {
 // f32 operations a second of independent fused multiply-adds (2 each) in registers.
 [[nodiscard]] double fma_rate(ThreadPool& pool, double seconds = 0.05);
 // Integer operations a second of the 4-bit dot products of the best kernels, weights in registers.
-[[nodiscard]] double int8_rate(ThreadPool& pool, double seconds = 0.05);
+[[nodiscard]] double dot_rate(ThreadPool& pool, double seconds = 0.05);
 
 }  // namespace tenon::cpu

@@ -22,14 +22,14 @@ struct ProbeKernels {
     return static_cast<double>(iterations) * kChains * V::kLanes * 2;
   }
 
-  static double int8_loop(int64_t iterations) {
+  static double dot_loop(int64_t iterations) {
     // The work of a quantised tile without its scales: one group of weights, 8 tokens.
     constexpr int kTokens = 8;
     alignas(64) uint8_t weights[kGroupColumns * V::kLanes];
-    int8_t activations[kTokens][kGroupColumns];
+    int16_t activations[kTokens][kGroupColumns];
     for (size_t i = 0; i < sizeof(weights); ++i) weights[i] = static_cast<uint8_t>(i % 16);
     for (int t = 0; t < kTokens; ++t) {
-      for (int i = 0; i < kGroupColumns; ++i) activations[t][i] = static_cast<int8_t>(i - t);
+      for (int i = 0; i < kGroupColumns; ++i) activations[t][i] = static_cast<int16_t>(i - t);
     }
     typename V::B w[kGroupColumns / 4];
     for (int c = 0; c < kGroupColumns / 4; ++c) w[c] = V::load_bytes(weights + c * 4 * V::kLanes);
@@ -37,8 +37,8 @@ struct ProbeKernels {
     for (int64_t i = 0; i < iterations; ++i) {
       keep(activations);  // or one round would do for all
       typename V::I dots[kTokens];
-      V::template dots<15, kGroupColumns / 4, kTokens>([&](auto c) { return w[c]; }, activations[0],
-                                                       kGroupColumns, dots);
+      V::template dots<4, kGroupColumns / 4, kTokens>([&](auto c) { return w[c]; }, activations[0],
+                                                      kGroupColumns, dots);
       unrolled<kTokens>([&](auto t) { sum = V::add(sum, dots[t]); });
     }
     keep(sum);

@@ -20,11 +20,16 @@ struct LineWriter {
   void put(int line, uint32_t word) const { std::memcpy(row + line * stride, &word, sizeof(word)); }
 };
 
+uint32_t swap_middle_bytes(uint32_t word) {
+  return (word & 0xFF0000FFU) | ((word & 0x0000FF00U) << 8) | ((word & 0x00FF0000U) >> 8);
+}
+
 void put_quants(const QuantGroup& group, int bits, const LineWriter& lines) {
   uint32_t chunk[kChunks];
   std::memcpy(chunk, group.q, sizeof(chunk));
+  for (uint32_t& c : chunk) c = swap_middle_bytes(c);
   if (bits == 8) {
-    for (int c = 0; c < kChunks; ++c) lines.put(c, chunk[c]);
+    for (int c = 0; c < kChunks; ++c) lines.put(c, chunk[c] ^ 0x80808080U);  // q - 128
     return;
   }
   constexpr uint32_t kLow = 0x0F0F0F0FU;

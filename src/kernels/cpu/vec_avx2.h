@@ -17,9 +17,6 @@ struct VecAvx2 {
   static constexpr int kQuantTile = 4;
   static constexpr int kFloatTile = 3;
   static constexpr int kFloatVectors = 4;
-  // vpmaddubsw adds two u8 * s8 products in 16 bits, which 8-bit quants would saturate: dot() reads
-  // them as q - 128 instead.
-  static constexpr bool kSignedBytes = true;
 
   using F = __m256;
   using I = __m256i;
@@ -88,10 +85,9 @@ struct VecAvx2 {
     return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1)));
   }
   static I round_to_int(F x) { return _mm256_cvtps_epi32(x); }
-  static void store_int8(int8_t* to, I a) {
-    const __m128i words =
-        _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
+  static void store_int16(int16_t* to, I a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
   }
 
   static B load_bytes(const void* from) {
@@ -107,44 +103,39 @@ struct VecAvx2 {
     if constexpr (kShift < 0) return _mm256_srli_epi16(a, -kShift);
     return a;
   }
-  template <int kMax, int kChunks, int kTokens, typename Chunk>
-  static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
-    // How many chunks fit 16 bits: each adds two products of at most kMax * 127.
-    constexpr int kFit = kMax == 255 ? 1 : 32767 / (2 * kMax * 127);
-    constexpr int kRun = kFit < kChunks ? kFit : kChunks;
-    static_assert(kRun >= 1 && kChunks % kRun == 0);
-    const I ones = _mm256_set1_epi16(1);
-    I words[kTokens];
+  template <int kBits, int kChunks, int kTokens, typename Chunk>
+  [[gnu::always_inline]] static void dots(const Chunk& chunk,
+                                          const int16_t* a,
+                                          int64_t stride,
+                                          I* out) {
     unrolled<kChunks>([&](auto c) {
       const B w = chunk(c);
-      unrolled<kTokens>([&](auto t) {
-        I sum = multiply<kMax>(w, a + t * stride + 4 * c);
-        if constexpr (c % kRun != 0) sum = _mm256_add_epi16(words[t], sum);
-        if constexpr (c % kRun == kRun - 1) {
-          sum = _mm256_madd_epi16(sum, ones);
-          out[t] = c < kRun ? sum : add(out[t], sum);
-        } else {
+      const I words[2] = {even_words<kBits>(w), odd_words<kBits>(w)};
+      unrolled<2>([&](auto half) {
+        constexpr int kStep = 2 * c + half;
+        unrolled<kTokens>([&](auto t) {
+          int32_t columns;
+          std::memcpy(&columns, a + t * stride + 2 * kStep, sizeof(columns));
+          I sum = _mm256_madd_epi16(words[half], _mm256_set1_epi32(columns));
+          if constexpr (kStep > 0) sum = add(out[t], sum);
           // Or GCC regroups these integer sums into trees, whose leaves do not fit the registers.
           asm("" : "+x"(sum));
-          words[t] = sum;
-        }
+          out[t] = sum;
+        });
       });
     });
   }
 
  private:
-  // 16-bit sums of two products of the bytes of w and 4 columns.
-  template <int kMax>
-  static I multiply(B w, const int8_t* a) {
-    int32_t columns;
-    std::memcpy(&columns, a, sizeof(columns));
-    const I broadcast = _mm256_set1_epi32(columns);
-    if constexpr (kMax == 255) {
-      // |w| <= 128 and |a| <= 127: the sum of two products fits.
-      const B value = _mm256_xor_si256(w, _mm256_set1_epi8(static_cast<char>(0x80)));
-      return _mm256_maddubs_epi16(_mm256_abs_epi8(value), _mm256_sign_epi8(broadcast, value));
-    }
-    return _mm256_maddubs_epi16(w, broadcast);
+  template <int kBits>
+  static I even_words(B w) {
+    if constexpr (kBits == 8) return _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);
+    return _mm256_and_si256(w, _mm256_set1_epi16(0x00FF));
+  }
+  template <int kBits>
+  static I odd_words(B w) {
+    if constexpr (kBits == 8) return _mm256_srai_epi16(w, 8);
+    return _mm256_srli_epi16(w, 8);
   }
 };
 

@@ -17,7 +17,6 @@ struct VecAvx512 {
   static constexpr int kQuantTile = 8;
   static constexpr int kFloatTile = 8;
   static constexpr int kFloatVectors = 2;
-  static constexpr bool kSignedBytes = false;
 
   using F = __m512;
   using I = __m512i;
@@ -67,8 +66,8 @@ struct VecAvx512 {
   static int32_t reduce_max(I a) { return _mm512_reduce_max_epi32(a); }
   static int32_t reduce_add(I a) { return _mm512_reduce_add_epi32(a); }
   static I round_to_int(F x) { return _mm512_cvtps_epi32(x); }
-  static void store_int8(int8_t* to, I a) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(a));
+  static void store_int16(int16_t* to, I a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(a));
   }
 
   static B load_bytes(const void* from) { return _mm512_loadu_si512(from); }
@@ -82,20 +81,27 @@ struct VecAvx512 {
     if constexpr (kShift < 0) return _mm512_srli_epi16(a, -kShift);
     return a;
   }
-  template <int kMax, int kChunks, int kTokens, typename Chunk>
-  static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
-    // vpdpbusd takes 4 cycles and two start in each: 8 independent chains, walked side by side,
+  template <int kBits, int kChunks, int kTokens, typename Chunk>
+  [[gnu::always_inline]] static void dots(const Chunk& chunk,
+                                          const int16_t* a,
+                                          int64_t stride,
+                                          I* out) {
+    // vpdpwssd takes 4 cycles and two start in each: 8 independent chains, walked side by side,
     // keep the units busy without a deep look-ahead.
-    constexpr int kWanted = kTokens >= 8 ? 1 : kTokens >= 4 ? 2 : 4;
-    constexpr int kSplit = kWanted < kChunks ? kWanted : kChunks;
+    constexpr int kSplit = kTokens >= 8 ? 1 : kTokens >= 4 ? 2 : 4;
     I sums[kTokens][kSplit];
     unrolled<kChunks>([&](auto c) {
       const B w = chunk(c);
-      unrolled<kTokens>([&](auto t) {
-        int32_t columns;
-        std::memcpy(&columns, a + t * stride + 4 * c, sizeof(columns));
-        I& sum = sums[t][c % kSplit];
-        sum = _mm512_dpbusd_epi32(c < kSplit ? zero_int() : sum, w, _mm512_set1_epi32(columns));
+      const I words[2] = {even_words<kBits>(w), odd_words<kBits>(w)};
+      unrolled<2>([&](auto half) {
+        constexpr int kStep = 2 * c + half;
+        unrolled<kTokens>([&](auto t) {
+          int32_t columns;
+          std::memcpy(&columns, a + t * stride + 2 * kStep, sizeof(columns));
+          I& sum = sums[t][kStep % kSplit];
+          sum = _mm512_dpwssd_epi32(kStep < kSplit ? zero_int() : sum, words[half],
+                                    _mm512_set1_epi32(columns));
+        });
       });
     });
     unrolled<kTokens>([&](auto t) {
@@ -104,6 +110,18 @@ struct VecAvx512 {
       if constexpr (kSplit == 2) sums[t][0] = add(sums[t][0], sums[t][1]);
       out[t] = sums[t][0];
     });
+  }
+
+ private:
+  template <int kBits>
+  static I even_words(B w) {
+    if constexpr (kBits == 8) return _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8);
+    return _mm512_and_si512(w, _mm512_set1_epi16(0x00FF));
+  }
+  template <int kBits>
+  static I odd_words(B w) {
+    if constexpr (kBits == 8) return _mm512_srai_epi16(w, 8);
+    return _mm512_srli_epi16(w, 8);
   }
 };
 

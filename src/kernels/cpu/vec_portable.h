@@ -91,8 +91,8 @@ struct VecPortable {
     const F shift = set1(0x1.8p23F);
     return (I)(x + shift) - (I)shift;
   }
-  static void store_int8(int8_t* to, I a) {
-    for (int i = 0; i < kLanes; ++i) to[i] = static_cast<int8_t>(a[i]);
+  static void store_int16(int16_t* to, I a) {
+    for (int i = 0; i < kLanes; ++i) to[i] = static_cast<int16_t>(a[i]);
   }
   static I add(I a, I b) { return a + b; }
 
@@ -108,41 +108,48 @@ struct VecPortable {
     if constexpr (kShift >= 0) return a << kShift;
     return a >> -kShift;
   }
-  // out[t], per lane: sum over c < kChunks of the 4 products chunk(c) * a[t * stride + 4c..4c+3]; a
-  // chunk's bytes are at most kMax.
-  template <int kMax, int kChunks, int kTokens, typename Chunk>
-  static void dots(const Chunk& chunk, const int8_t* a, int64_t stride, I* out) {
-    // How many chunks fit 16 bits: each adds two products of at most kMax * 127 to a lane. With 8
-    // bits (0) even the two products have to be widened one by one.
-    constexpr int kFit = 32767 / (2 * kMax * 127);
-    constexpr int kRun = kFit == 0 ? 1 : kFit < kChunks ? kFit : kChunks;
-    static_assert(kChunks % kRun == 0);
-    Short8 words[kTokens];
+  // out[t], per lane: sum over c < kChunks of the 4 products of chunk(c) and a[t * stride + 4c..];
+  // |a| <= kActivationMax. A chunk's bytes are columns 0, 2, 1, 3 of its four, unsigned numbers of
+  // kBits, or signed ones if those are 8.
+  template <int kBits, int kChunks, int kTokens, typename Chunk>
+  [[gnu::always_inline]] static void dots(const Chunk& chunk,
+                                          const int16_t* a,
+                                          int64_t stride,
+                                          I* out) {
+    // Products are taken in 16 bits, of the high and the low 7 bits of the activations. How many
+    // chunks a sum of them holds: each adds two products to a lane.
+    constexpr int kLargest = kBits == 8 ? 128 : (1 << kBits) - 1;
+    constexpr int kFit = 32767 / (2 * kLargest * 127);
+    constexpr int kRun = kFit < kChunks ? kFit : kChunks;
+    static_assert(kRun >= 1 && kChunks % kRun == 0);
+    Short8 high[kTokens];
+    Short8 low[kTokens];
     unrolled<kTokens>([&](auto t) { out[t] = zero_int(); });
     unrolled<kChunks>([&](auto c) {
       const B w = chunk(c);
-      const Short8 w_even = (Short8)(w & 0x00FF);
-      const Short8 w_odd = (Short8)(w >> 8);
+      const Short8 even = kBits == 8 ? (Short8)(w << 8) >> 8 : (Short8)(w & 0x00FF);
+      const Short8 odd = kBits == 8 ? (Short8)w >> 8 : (Short8)(w >> 8);
       unrolled<kTokens>([&](auto t) {
-        int32_t columns;
-        std::memcpy(&columns, a + t * stride + 4 * c, sizeof(columns));
-        const Short8 pairs = (Short8)I{columns, columns, columns, columns};
-        const Short8 even = w_even * ((pairs << 8) >> 8);
-        const Short8 odd = w_odd * (pairs >> 8);
-        if constexpr (kFit == 0) {
-          out[t] += sum_of_pairs(even) + sum_of_pairs(odd);
-        } else {
-          words[t] = c % kRun == 0 ? even + odd : words[t] + (even + odd);
-          if constexpr (c % kRun == kRun - 1) out[t] += sum_of_pairs(words[t]);
+        const Short8 x_even = broadcast_pair(a + t * stride + 4 * c);
+        const Short8 x_odd = broadcast_pair(a + t * stride + 4 * c + 2);
+        const Short8 high_sum = even * (x_even >> 7) + odd * (x_odd >> 7);
+        const Short8 low_sum = even * (x_even & 127) + odd * (x_odd & 127);
+        high[t] = c % kRun == 0 ? high_sum : high[t] + high_sum;
+        low[t] = c % kRun == 0 ? low_sum : low[t] + low_sum;
+        if constexpr (c % kRun == kRun - 1) {
+          out[t] += (sum_of_pairs(high[t]) << 7) + sum_of_pairs(low[t]);
         }
       });
     });
   }
-  // Whether dots() reads chunks of 8 bits as q - 128: see vec_avx2.h.
-  static constexpr bool kSignedBytes = false;
 
  private:
   using Short8 = int16_t __attribute__((vector_size(16)));
+  static Short8 broadcast_pair(const int16_t* from) {
+    int32_t pair;
+    std::memcpy(&pair, from, sizeof(pair));
+    return (Short8)I{pair, pair, pair, pair};
+  }
   static I sum_of_pairs(Short8 words) { return (((I)words << 16) >> 16) + ((I)words >> 16); }
 };
 

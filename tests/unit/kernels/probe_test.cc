@@ -10,7 +10,7 @@ namespace {
 TEST(Probe, GivesPlausibleRates) {
   ThreadPool pool(2);
   for (const double rate :
-       {cpu::read_bandwidth(pool, 0.01), cpu::fma_rate(pool, 0.005), cpu::int8_rate(pool, 0.005)}) {
+       {cpu::read_bandwidth(pool, 0.01), cpu::fma_rate(pool, 0.005), cpu::dot_rate(pool, 0.005)}) {
     EXPECT_GT(rate, 1e7);
     EXPECT_LT(rate, 1e15);
   }
