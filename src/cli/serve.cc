@@ -1,4 +1,6 @@
 // tenon serve: the HTTP server around one engine.
+#include <malloc.h>
+
 #include <csignal>
 #include <cstdio>
 
@@ -19,6 +21,10 @@ std::atomic<int> g_signals{0};  // SIGTERM and SIGINT received; a signal handler
 
 constexpr double kStatsInterval = 10.0;  // seconds between lines of the log while there is work
 constexpr auto kPoll = std::chrono::milliseconds(50);
+
+// glibc gives every thread a heap of its own and keeps what the largest request needed in each of them. Two heaps for the
+// I/O and worker threads cost no measurable time and keep resident memory near what is in use.
+constexpr int kMallocArenas = 2;
 
 // One line of the log for the interval between two snapshots, in the manner of vLLM's.
 void log_stats(const EngineStats& before, const EngineStats& now, double seconds) {
@@ -51,6 +57,7 @@ void serve_until_signal(const Engine& engine) {
 
 int serve_command(const ServeOptions& options) {
   g_signals.store(0);
+  ::mallopt(M_ARENA_MAX, kMallocArenas);
   struct sigaction action {};
   action.sa_handler = [](int) { g_signals.fetch_add(1); };
   ::sigaction(SIGTERM, &action, nullptr);

@@ -211,6 +211,8 @@ TEST_F(CompletionsTest, StopsAtStringsAndTokens) {
   EXPECT_EQ(joined_text(events), "abc");
   EXPECT_EQ(events.back()["choices"][0]["stop_reason"], "de");
   expect_healthy();  // what ran past a stop string was aborted
+  // A request counts when the engine has let go of it, which may be a step after the client has its answer.
+  EXPECT_TRUE(eventually([this] { return metric_value(http_get(port, "/metrics").body, "vllm:request_success_total") == 6; }));
   const std::string page = http_get(port, "/metrics").body;
   EXPECT_EQ(metric_value(page, "vllm:request_success_total"), 6);
   EXPECT_NE(page.find("finished_reason=\"stop\"} 5\n"), std::string::npos);
