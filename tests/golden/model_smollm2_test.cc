@@ -194,8 +194,9 @@ TEST(SmolLm2, FastModeAgreesAndKeepsPerplexity) {
   const double ratio = std::exp(mean_nll(*engine, golden.text_ids) - golden.text_mean_nll);
   std::printf("agreement %d of %d, perplexity ratio %.5f\n", agreed, total, ratio);
   EXPECT_EQ(total, 24 * 64);
-  EXPECT_GE(agreed, 0.97 * total);
-  EXPECT_NEAR(ratio, 1.0, 0.01);
+  // 16-bit activations reach all of them; what is asked of the fast mode is 97 % and 1 %.
+  EXPECT_GE(agreed, 0.99 * total);
+  EXPECT_NEAR(ratio, 1.0, 0.002);
 }
 
 }  // namespace

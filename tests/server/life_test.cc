@@ -20,6 +20,15 @@ std::string long_request(bool stream, int max_tokens = 4000) {
                                   {"ignore_eos", true}, {"stream", stream}}).dump());
 }
 
+// A prompt of `tokens` distinct ids: long in prefill, and found in no prefix cache when `seed` is new.
+std::string long_prompt(bool stream, int tokens, int seed) {
+  std::vector<int> ids(static_cast<size_t>(tokens));
+  for (int i = 0; i < tokens; ++i) ids[static_cast<size_t>(i)] = 100 + (i * 7 + seed * 31) % 40000;
+  return HttpClient::format("POST", "/v1/completions",
+                            json({{"model", "m"}, {"prompt", ids}, {"max_tokens", 400}, {"ignore_eos", true},
+                                  {"stream", stream}}).dump());
+}
+
 TEST_F(ServeTest, SigtermDrainsAndEndsWithZero) {
   start();
   HttpClient client(port);
@@ -72,33 +81,39 @@ TEST_F(ServeTest, Lod01CutModelsAreRefused) {
   std::filesystem::remove(path);
 }
 
+// Closes four connections in every round, by FIN or RST, streamed or not: two requests run (or are in prefill, or fight
+// for blocks), two are queued.
 TEST_F(ServeTest, Api08ClientsThatGoAwayFreeEverything) {
-  start({"--max-num-seqs", "2"});
-  EXPECT_EQ(completion({{"prompt", "warm up"}, {"max_tokens", 4}}).status, 200);
+  start({"--max-num-seqs", "2", "--num-kv-blocks", "300", "--max-num-batched-tokens", "64"});
+  // Fills the KV cache, so that its pages do not count as growth later.
+  for (int part = 0; part < 5; ++part) {
+    EXPECT_EQ(completion({{"prompt", std::vector<int>(1000, 1000 + part)}, {"max_tokens", 4}}).status, 200);
+  }
   const size_t files_before = process->open_files();
   const double used_before = metric("vllm:kv_cache_usage_perc");
-  constexpr int kRounds = 20;
+  const auto active = [this] { return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting"); };
+  constexpr int kRounds = 200;
+  double resident = 0;
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::unique_ptr<HttpClient>> clients;
-    for (int i = 0; i < 4; ++i) {  // two run, two are queued
-      clients.push_back(std::make_unique<HttpClient>(port));
-      clients.back()->send(long_request(i % 2 == 0));
-    }
-    ASSERT_TRUE(eventually([this] {
-      return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") == 4;
-    }));
+    const bool in_prefill = round % 4 == 1;
+    const bool after_a_chunk = round % 4 == 2;
     for (int i = 0; i < 4; ++i) {
-      if (round % 2 == 0) {
-        clients[static_cast<size_t>(i)]->reset();
-      } else {
-        clients[static_cast<size_t>(i)]->close();
+      clients.push_back(std::make_unique<HttpClient>(port));
+      const bool stream = i % 2 == 0;
+      clients.back()->send(in_prefill ? long_prompt(stream, 3000, round * 4 + i) : long_request(stream));
+      if (after_a_chunk && i == 0) {  // before the others are sent: they might run first
+        clients[0]->read_head();
+        ASSERT_TRUE(clients[0]->next_event().has_value());
       }
     }
-    ASSERT_TRUE(eventually([this] {
-      return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") == 0;
-    }, 1)) << round;
+    ASSERT_TRUE(eventually([&] { return active() == 4; })) << round;
+    for (auto& client : clients) round % 2 == 0 ? client->reset() : client->close();
+    ASSERT_TRUE(eventually([&] { return active() == 0; }, 1)) << round;
+    if (round == 40) resident = process->own_memory_mib();
   }
   EXPECT_DOUBLE_EQ(metric("vllm:kv_cache_usage_perc"), used_before);
+  EXPECT_LT(process->own_memory_mib(), resident * 1.05);
   EXPECT_TRUE(eventually([&] { return process->open_files() <= files_before + 1; }));
   EXPECT_TRUE(eventually([this] {
     return http_get(port, "/metrics").body.find("finished_reason=\"abort\"} " + std::to_string(4 * kRounds) + "\n") !=
@@ -112,6 +127,36 @@ TEST_F(ServeTest, Api08ClientsThatGoAwayFreeEverything) {
   body.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{\"mod");
   body.reset();
   expect_idle_and_working();
+}
+
+// The same while requests are preempted and swapped out.
+TEST_F(ServeTest, Api08ClientsThatGoAwayWhilePreempted) {
+  start({"--max-num-seqs", "4", "--num-kv-blocks", "20", "--preemption-mode", "swap"});
+  const auto active = [this] {
+    return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") + metric("vllm:num_requests_swapped");
+  };
+  for (int round = 0; round < 4; ++round) {
+    const double preempted = metric("vllm:num_preemptions_total");
+    std::vector<std::unique_ptr<HttpClient>> clients;
+    for (int i = 0; i < 4; ++i) {
+      clients.push_back(std::make_unique<HttpClient>(port));
+      clients.back()->send(long_prompt(i % 2 == 0, 40, round * 4 + i));  // 40 + 400 tokens each, 304 fit
+    }
+    ASSERT_TRUE(eventually([&] { return metric("vllm:num_preemptions_total") > preempted; })) << round;
+    for (auto& client : clients) round % 2 == 0 ? client->reset() : client->close();
+    ASSERT_TRUE(eventually([&] { return active() == 0; }, 1)) << round;
+  }
+  EXPECT_EQ(metric("vllm:kv_cache_usage_perc"), 0);
+  expect_idle_and_working();
+}
+
+// The weights replace the mapped file (repacked), the pages of the KV cache come with their first use.
+TEST_F(ServeTest, ResidentMemoryIsTheModelTheCacheAndALittle) {
+  start({"--num-kv-blocks", "300"});
+  EXPECT_EQ(completion({{"prompt", std::vector<int>(1000, 1000)}, {"max_tokens", 32}}).status, 200);
+  const double model = static_cast<double>(std::filesystem::file_size(test_model())) / 1048576.0;
+  constexpr double kKvMib = 300 * 16 * 22.5 / 1024;  // 30 layers, 3 heads of 64, K and V in f16: 22.5 KiB a token
+  EXPECT_LT(process->resident_mib(), 1.2 * model + kKvMib + 150);
 }
 
 // Idle and half-open connections, readers that never read, a long text to tokenise: the longest time that /health took
@@ -150,11 +195,11 @@ TEST_F(ServeTest, Rob05HealthAnswersUnderLoad) {
   // The first rounds touch every page of the KV cache and fill the allocator's arenas of all threads.
   double resident = 0;
   for (int round = 0; round < 4; ++round) {
-    resident = round < 3 ? process->resident_mib() : resident;
+    resident = round < 3 ? process->own_memory_mib() : resident;
     EXPECT_LT(worst_health_time_under_load(port), 0.2);
     expect_idle_and_working();
   }
-  EXPECT_LT(process->resident_mib(), resident * 1.1);
+  EXPECT_LT(process->own_memory_mib(), resident * 1.1);
 }
 
 TEST_F(ServeTest, Rob06CountersOnlyGrowThroughPreemptionAndAbort) {

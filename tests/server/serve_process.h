@@ -91,15 +91,20 @@ class ServeProcess {
     const std::filesystem::directory_iterator files("/proc/" + std::to_string(pid_) + "/fd");
     return static_cast<size_t>(std::distance(begin(files), end(files)));
   }
-  [[nodiscard]] double resident_mib() const {
-    std::ifstream file("/proc/" + std::to_string(pid_) + "/statm");
-    long total = 0;
-    long resident = 0;
-    file >> total >> resident;
-    return static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1048576.0;
-  }
+  // Memory of its own, in MiB. Pages of the mapped model do not count: the rows of the embedding come and go with the
+  // tokens that are asked for, and the kernel may drop them.
+  [[nodiscard]] double own_memory_mib() const { return status_mib("RssAnon:"); }
+  [[nodiscard]] double resident_mib() const { return status_mib("VmRSS:"); }
 
  private:
+  [[nodiscard]] double status_mib(const std::string& key) const {
+    std::ifstream file("/proc/" + std::to_string(pid_) + "/status");
+    for (std::string word; file >> word;) {
+      long kib = 0;
+      if (word == key && file >> kib) return static_cast<double>(kib) / 1024.0;
+    }
+    return 0;
+  }
   bool exited() {
     int status = 0;
     if (exit_code_) return true;
