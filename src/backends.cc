@@ -1,5 +1,5 @@
-// The one list of attention backends. Listed by name because static-initialiser registration vanishes in static
-// libraries.
+// The one list of attention backends. Listed by name because static-initialiser registration
+// vanishes in static libraries.
 #include "attention/backends/cpu/cpu_backend.h"
 #include "attention/backends/reference/reference_backend.h"
 #include "attention/registry.h"

@@ -10,15 +10,18 @@ namespace tenon::testing {
 inline std::string asset_path(const std::string& name) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const std::string base =
-      cache != nullptr && *cache != '\0' ? cache : std::string(home != nullptr ? home : "") + "/.cache";
+  const std::string base = cache != nullptr && *cache != '\0'
+                               ? cache
+                               : std::string(home != nullptr ? home : "") + "/.cache";
   return base + "/tenon/" + name;
 }
 
-// The model that `make test` fetches. A missing file is a failure of the set-up, not a reason to skip.
+// The model that `make test` fetches. A missing file is a failure of the set-up, not a reason to
+// skip.
 inline std::string test_model_path() {
   const char* model = std::getenv("TENON_TEST_MODEL");
-  return model != nullptr && *model != '\0' ? model : asset_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
+  return model != nullptr && *model != '\0' ? model
+                                            : asset_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
 }
 
 }  // namespace tenon::testing

@@ -1,5 +1,6 @@
-// Attention of one layer over batches in the batch grammar. Counters: GB/s of K and V read at least once a KV head
-// and row, GFLOP/s of the visible query-key pairs (2 * (dim_k + dim_v) a pair and query head).
+// Attention of one layer over batches in the batch grammar. Counters: GB/s of K and V read at least
+// once a KV head and row, GFLOP/s of the visible query-key pairs (2 * (dim_k + dim_v) a pair and
+// query head).
 //   attention_bench --benchmark_filter=decode
 // Environment: TENON_BENCH_THREADS (default 2), TENON_BENCH_ISA (default auto).
 #include <benchmark/benchmark.h>
@@ -67,8 +68,8 @@ void attention(benchmark::State& state, const Shape& shape, const std::string& s
   std::vector<int64_t> slots(static_cast<size_t>(num_blocks * kBlockSize));
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
   std::vector<float> cells = random_floats(slots.size() * static_cast<size_t>(kv_width), 3);
-  const TensorView cell_view = TensorView::dense(cells.data(), DType::kF32,
-                                                 {static_cast<int64_t>(slots.size()), kv_width});
+  const TensorView cell_view =
+      TensorView::dense(cells.data(), DType::kF32, {static_cast<int64_t>(slots.size()), kv_width});
   impl->write_kv(cell_view, cell_view, slots);
   std::vector<float> q = random_floats(static_cast<size_t>(view.num_tokens() * q_width), 4);
   std::vector<float> out(q.size());
@@ -118,10 +119,12 @@ void read_bandwidth(benchmark::State& state) {
 }
 
 void add(const Shape& shape, const char* kind, const char* spec, DType dtype) {
-  const std::string name = fmt::format("{}/{}/{}/{}", kind, shape.name, spec, dtype_traits(dtype).name);
-  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-    attention(state, shape, spec, dtype);
-  })->UseRealTime()->Unit(benchmark::kMicrosecond);
+  const std::string name =
+      fmt::format("{}/{}/{}/{}", kind, shape.name, spec, dtype_traits(dtype).name);
+  benchmark::RegisterBenchmark(
+      name.c_str(), [=](benchmark::State& state) { attention(state, shape, spec, dtype); })
+      ->UseRealTime()
+      ->Unit(benchmark::kMicrosecond);
 }
 
 void register_all() {

@@ -20,16 +20,17 @@ struct EngineConfig {
   LoadFormat load_format = LoadFormat::kAuto;
   ModelDType dtype = ModelDType::kAuto;
   KvCacheDType kv_cache_dtype = KvCacheDType::kAuto;  // kAuto: f16, or f32 in exact mode
-  std::string device = "auto";             // auto, cpu, cuda
-  std::string attention_backend = "auto";  // a name from `tenon backends`, or auto
-  std::string cpu_isa = "auto";            // portable, avx2, avx512, or auto: the best this CPU has
-  int32_t threads = 0;                     // 0: one per physical core this process may use
-  int64_t seed = 0;                        // for requests without a seed
+  std::string device = "auto";                        // auto, cpu, cuda
+  std::string attention_backend = "auto";             // a name from `tenon backends`, or auto
+  std::string cpu_isa = "auto";  // portable, avx2, avx512, or auto: the best this CPU has
+  int32_t threads = 0;           // 0: one per physical core this process may use
+  int64_t seed = 0;              // for requests without a seed
 
   int32_t max_model_len = 0;  // tokens; 0: the model's own limit, less if the KV cache is smaller
   int32_t block_size = 16;    // tokens per KV block
   int64_t num_kv_blocks = 0;  // 0: from kv_cache_memory
-  int64_t kv_cache_memory = 0;  // bytes; 0: enough for max_num_seqs short or one full-length request, within free RAM
+  int64_t kv_cache_memory =
+      0;  // bytes; 0: enough for max_num_seqs short or one full-length request, within free RAM
   int64_t swap_space = int64_t{256} << 20;  // bytes of host memory for swapped-out blocks
   int32_t max_num_seqs = 64;                // requests running at once
   int32_t max_num_batched_tokens = 512;     // token budget of a step

@@ -1,6 +1,7 @@
 // The engine: loads a model and serves generation requests in token ids.
 //
-// Ownership:     create() returns the only owner. The destructor ends the engine thread; requests that
+// Ownership:     create() returns the only owner. The destructor ends the engine thread; requests
+// that
 //                still run get a last output with FinishReason::kAbort.
 // Thread safety: every member may be called from any thread.
 #pragma once
@@ -19,13 +20,13 @@
 namespace tenon {
 
 struct ModelInfo {
-  std::string architecture;   // "LlamaForCausalLM"
-  std::string weights;        // short description of the weight types: "Q4_1 (211), F32 (61)"
+  std::string architecture;  // "LlamaForCausalLM"
+  std::string weights;       // short description of the weight types: "Q4_1 (211), F32 (61)"
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
   std::vector<int32_t> eos_token_ids;
-  std::string device;             // "cpu"
-  std::string isa;                // "avx512"
+  std::string device;  // "cpu"
+  std::string isa;     // "avx512"
   int32_t threads = 0;
   std::string attention_backend;  // name of the chosen one
   std::string attention_reason;   // one line: why this one and not the others
@@ -38,7 +39,8 @@ struct ModelInfo {
   double load_seconds = 0;
 };
 
-// Fixed-bucket histogram; bounds are upper limits, counts has one more entry for +Inf. Not cumulative.
+// Fixed-bucket histogram; bounds are upper limits, counts has one more entry for +Inf. Not
+// cumulative.
 struct HistogramData {
   std::vector<double> bounds;
   std::vector<uint64_t> counts;
@@ -47,12 +49,12 @@ struct HistogramData {
 
 // A consistent snapshot, taken at the end of the last step. Counters never decrease.
 struct EngineStats {
-  int64_t running = 0, waiting = 0, swapped = 0;  // requests
+  int64_t running = 0, waiting = 0, swapped = 0;    // requests
   int64_t kv_blocks_total = 0, kv_blocks_used = 0;  // used: referenced by a request
-  uint64_t prompt_tokens = 0;          // of admitted requests, each prompt once
-  uint64_t prompt_tokens_cached = 0;   // of those, taken from the prefix cache
-  uint64_t generation_tokens = 0;      // delivered
-  uint64_t recomputed_tokens = 0;      // computed again after a preemption
+  uint64_t prompt_tokens = 0;                       // of admitted requests, each prompt once
+  uint64_t prompt_tokens_cached = 0;                // of those, taken from the prefix cache
+  uint64_t generation_tokens = 0;                   // delivered
+  uint64_t recomputed_tokens = 0;                   // computed again after a preemption
   uint64_t prefix_cache_queries = 0, prefix_cache_hits = 0;  // tokens
   uint64_t preemptions = 0, preemptions_swap = 0, preemptions_recompute = 0;
   uint64_t finished_stop = 0, finished_length = 0, finished_abort = 0, finished_error = 0;
@@ -78,8 +80,8 @@ class Engine {
   // (shutting down). After an error the callback is never called.
   virtual Result<RequestId> submit(GenerationRequest request, OutputCallback on_output) = 0;
 
-  // Ends a request within one step, wherever it is; unknown ids are ignored. The callback gets a last
-  // output with FinishReason::kAbort unless the request had already finished.
+  // Ends a request within one step, wherever it is; unknown ids are ignored. The callback gets a
+  // last output with FinishReason::kAbort unless the request had already finished.
   virtual void abort(RequestId id) = 0;
 
   [[nodiscard]] virtual const ModelInfo& model_info() const = 0;
@@ -88,8 +90,8 @@ class Engine {
   [[nodiscard]] virtual bool healthy() const = 0;
 };
 
-// Which attention backends can serve a model under a configuration, and why not the others. Reads the model's
-// header only.
+// Which attention backends can serve a model under a configuration, and why not the others. Reads
+// the model's header only.
 struct AttentionVerdict {
   std::string name;
   std::string summary;

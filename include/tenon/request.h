@@ -18,8 +18,8 @@ using RequestId = uint64_t;
 struct GenerationRequest {
   std::vector<int32_t> prompt;  // token ids, not empty
   SamplingParams sampling;
-  int32_t priority = 0;     // lower runs earlier; needs --scheduling-policy priority if not 0
-  std::string cache_salt;   // requests with different salts never share prefix-cache blocks
+  int32_t priority = 0;    // lower runs earlier; needs --scheduling-policy priority if not 0
+  std::string cache_salt;  // requests with different salts never share prefix-cache blocks
 };
 
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };

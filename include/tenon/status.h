@@ -1,6 +1,7 @@
 // Status and Result<T>: how Tenon reports what input, files or requests can cause.
 //
-// Purpose:       every fallible call returns Status or Result<T>; programming errors are TENON_CHECKs
+// Purpose:       every fallible call returns Status or Result<T>; programming errors are
+// TENON_CHECKs
 //                (base/check.h); exceptions never cross a Tenon interface.
 // Ownership:     values; a Status owns its message.
 // Thread safety: immutable after construction, so safe to read from any thread.
@@ -17,14 +18,14 @@ namespace tenon {
 
 enum class StatusCode : int32_t {
   kOk = 0,
-  kInvalidArgument,     // the caller's input is wrong (HTTP 400)
-  kNotFound,            // a named thing does not exist (HTTP 404)
-  kUnsupported,         // understood, but this build, backend or model cannot do it
-  kDataLoss,            // a file is truncated or corrupt
-  kResourceExhausted,   // queue full, out of memory or blocks (HTTP 429)
-  kUnavailable,         // loading or draining; try again later (HTTP 503)
-  kAborted,             // cancelled by the caller
-  kInternal,            // a failure inside Tenon (HTTP 500)
+  kInvalidArgument,    // the caller's input is wrong (HTTP 400)
+  kNotFound,           // a named thing does not exist (HTTP 404)
+  kUnsupported,        // understood, but this build, backend or model cannot do it
+  kDataLoss,           // a file is truncated or corrupt
+  kResourceExhausted,  // queue full, out of memory or blocks (HTTP 429)
+  kUnavailable,        // loading or draining; try again later (HTTP 503)
+  kAborted,            // cancelled by the caller
+  kInternal,           // a failure inside Tenon (HTTP 500)
 };
 
 [[nodiscard]] std::string_view status_code_name(StatusCode code);
@@ -56,14 +57,18 @@ class [[nodiscard]] Status {
   std::string param_;
 };
 
-inline Status ok_status() { return {}; }
+inline Status ok_status() {
+  return {};
+}
 
 // A value or the Status that says why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT(google-explicit-constructor)
-  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Status status)
+      : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   [[nodiscard]] Status status() const { return ok() ? Status() : std::get<1>(state_); }

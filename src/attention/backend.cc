@@ -135,7 +135,8 @@ void AttentionBackend::copy_blocks(KvPool& pool, std::span<const BlockCopy> copi
   copy_kv_blocks(pool, pool, copies);
 }
 
-void AttentionBackend::swap_blocks(const KvPool& src, KvPool& dst,
+void AttentionBackend::swap_blocks(const KvPool& src,
+                                   KvPool& dst,
                                    std::span<const BlockCopy> copies) {
   copy_kv_blocks(src, dst, copies);
 }

@@ -1,13 +1,13 @@
-// The attention layer's three classes. Everything special about one attention implementation (layout,
-// planning, kernels) stays behind them.
+// The attention layer's three classes. Everything special about one attention implementation
+// (layout, planning, kernels) stays behind them.
 //
 //   AttentionBackend   one object per (backend, KV group): says what it can do, plans, makes impls
 //   AttentionMetadata  the plan of one step: opaque, immutable, shared by all layers of the group
 //   AttentionImpl      one per layer: write_kv and forward
 //
-// Numerics, the same everywhere: LSE is natural log, f32, contiguous [T, heads]. An empty segment is out = 0,
-// lse = -inf. A key is visible iff 0 <= q_pos - k_pos < window. Cells past seq_len are masked by selection,
-// so NaN in unused cells cannot leak.
+// Numerics, the same everywhere: LSE is natural log, f32, contiguous [T, heads]. An empty segment
+// is out = 0, lse = -inf. A key is visible iff 0 <= q_pos - k_pos < window. Cells past seq_len are
+// masked by selection, so NaN in unused cells cannot leak.
 //
 // Ownership:     backend outlives its impls and metadata. Thread safety: the engine thread only.
 #pragma once
@@ -69,15 +69,16 @@ struct BackendInfo {
   std::vector<DeviceType> devices;
   std::vector<DType> q_dtypes;
   std::vector<DType> kv_dtypes;
-  int32_t max_head_dim = 0;       // any size up to this one
+  int32_t max_head_dim = 0;  // any size up to this one
   int32_t head_dim_multiple = 1;
   std::vector<int32_t> block_sizes;  // empty: any
   std::vector<KvLayout> layouts;     // accepted, preferred first
   uint32_t features = 0;             // AttentionFeature bits
   GraphSupport graphs = GraphSupport::kNever;
   int32_t max_decode_query_len = 1;
-  // The bits of a row's output depend on nothing else: not on the rest of the batch, the way its queries are cut
-  // into chunks, or the number of threads. The conformance suite holds a backend to it.
+  // The bits of a row's output depend on nothing else: not on the rest of the batch, the way its
+  // queries are cut into chunks, or the number of threads. The conformance suite holds a backend to
+  // it.
   bool batch_invariant = false;
   int32_t preference = 0;  // `auto` takes the highest that passes check(); set from measurements
 
@@ -100,7 +101,7 @@ struct LayerParams {
   int32_t num_kv_heads = 0;
   int32_t head_dim_qk = 0;
   int32_t head_dim_v = 0;
-  float scale = 0.0F;                    // applied to q . k
+  float scale = 0.0F;                     // applied to q . k
   std::optional<int32_t> sliding_window;  // keys visible: q_pos - k_pos < window
   float logits_soft_cap = 0.0F;           // 0: off; else cap * tanh(s / cap)
   KvView kv;                              // where this layer's K and V live
@@ -112,18 +113,25 @@ Status check_batch_limits(const BatchView& batch, const AttentionLimits& limits)
 class AttentionMetadata {
  public:
   virtual ~AttentionMetadata() = default;
-  // Which rows go which way, for logs and tests: "decode rows 0..31 split-kv 4; prefill rows 32..33".
+  // Which rows go which way, for logs and tests: "decode rows 0..31 split-kv 4; prefill
+  // rows 32..33".
   [[nodiscard]] virtual std::string describe() const = 0;
 };
 
 class AttentionImpl {
  public:
   virtual ~AttentionImpl() = default;
-  // Stores k[T, kv_heads * head_dim_qk], v[T, kv_heads * head_dim_v] at slots[T]; slot -1 is skipped.
-  virtual void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) = 0;
-  // out[T, q_heads * head_dim_v] from q[T, q_heads * head_dim_qk]; rows may be strided. lse[T, q_heads] is
-  // filled when not empty. Requires: metadata from this impl's backend, built for this step.
-  virtual void forward(const TensorView& q, const TensorView& out, const AttentionMetadata& metadata,
+  // Stores k[T, kv_heads * head_dim_qk], v[T, kv_heads * head_dim_v] at slots[T]; slot -1 is
+  // skipped.
+  virtual void write_kv(const TensorView& k,
+                        const TensorView& v,
+                        std::span<const int64_t> slots) = 0;
+  // out[T, q_heads * head_dim_v] from q[T, q_heads * head_dim_qk]; rows may be strided. lse[T,
+  // q_heads] is filled when not empty. Requires: metadata from this impl's backend, built for this
+  // step.
+  virtual void forward(const TensorView& q,
+                       const TensorView& out,
+                       const AttentionMetadata& metadata,
                        std::span<float> lse = {}) = 0;
 };
 
@@ -137,9 +145,10 @@ class AttentionBackend {
   [[nodiscard]] virtual int64_t workspace_size(const AttentionLimits& limits) const = 0;
   // Takes all memory the plans and impls will need. Call once before build_metadata.
   virtual Status prepare(const AttentionLimits& limits) = 0;
-  // The plan of one step; host only, bounded time, no allocation after prepare(). The result lives in a ring of
-  // kMetadataRing plans and borrows the view's spans, which must stay unchanged until the step's last forward().
-  // Errors: kInvalidArgument when the view is outside the limits or malformed.
+  // The plan of one step; host only, bounded time, no allocation after prepare(). The result lives
+  // in a ring of kMetadataRing plans and borrows the view's spans, which must stay unchanged until
+  // the step's last forward(). Errors: kInvalidArgument when the view is outside the limits or
+  // malformed.
   static constexpr int kMetadataRing = 4;
   virtual Result<const AttentionMetadata*> build_metadata(const BatchView& batch) = 0;
   virtual std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) = 0;

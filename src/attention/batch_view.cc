@@ -28,9 +28,10 @@ Result<std::vector<BatchSpecRow>> parse_batch_spec(std::string_view spec) {
   std::vector<BatchSpecRow> rows;
   size_t pos = 0;
   const auto error = [&](std::string_view what) {
-    return invalid_argument("batch '{}': {} at position {} (grammar: [COUNT]qQUERY[sKEYS]_..., "
-                            "numbers may end in k or m: 2q2k_32q1s8k)",
-                            spec, what, pos);
+    return invalid_argument(
+        "batch '{}': {} at position {} (grammar: [COUNT]qQUERY[sKEYS]_..., "
+        "numbers may end in k or m: 2q2k_32q1s8k)",
+        spec, what, pos);
   };
   while (true) {
     int64_t count = 1;
@@ -106,7 +107,8 @@ Status validate_batch_rows(const BatchView& view, int32_t block_size) {
   if (view.num_decode_rows < 0 || view.num_extend_rows < 0 || view.num_prefill_rows < 0 ||
       classes != rows) {
     return invalid_argument("batch: {} decode + {} extend + {} prefill rows are not {} rows",
-                            view.num_decode_rows, view.num_extend_rows, view.num_prefill_rows, rows);
+                            view.num_decode_rows, view.num_extend_rows, view.num_prefill_rows,
+                            rows);
   }
   const int32_t decode_end = view.query_start_loc[static_cast<size_t>(view.num_decode_rows)];
   const int32_t extend_end =

@@ -1,8 +1,10 @@
-// BatchView: what one step looks like to an attention backend. Built by the engine, read by every backend.
+// BatchView: what one step looks like to an attention backend. Built by the engine, read by every
+// backend.
 //
-// Row order: decode rows first (query length <= decode threshold and context present), then short extends,
-// long extends, prefills (no context). The batch grammar writes it: "2q2k_32q1s8k" is two requests of 2048
-// query tokens on 2048 keys and 32 of 1 query token on 8192 keys ("s" defaults to the query length).
+// Row order: decode rows first (query length <= decode threshold and context present), then short
+// extends, long extends, prefills (no context). The batch grammar writes it: "2q2k_32q1s8k" is two
+// requests of 2048 query tokens on 2048 keys and 32 of 1 query token on 8192 keys ("s" defaults to
+// the query length).
 #pragma once
 
 #include <cstdint>
@@ -17,11 +19,13 @@ namespace tenon {
 
 // Borrowed spans, valid for the step. B rows, T tokens.
 struct BatchView {
-  std::span<const int32_t> query_start_loc;  // [B + 1], tokens; row b owns query tokens [loc[b], loc[b+1])
-  std::span<const int32_t> seq_lens;         // [B], keys visible to the last query token, this step's included
-  std::span<const int32_t> page_indptr;      // [B + 1] into page_indices
-  std::span<const int32_t> page_indices;     // block ids, row by row: ceil(seq_len / block_size) each
-  std::span<const int64_t> slot_mapping;     // [T] where token t's K and V go; -1: nowhere (padding)
+  std::span<const int32_t>
+      query_start_loc;  // [B + 1], tokens; row b owns query tokens [loc[b], loc[b+1])
+  std::span<const int32_t>
+      seq_lens;  // [B], keys visible to the last query token, this step's included
+  std::span<const int32_t> page_indptr;   // [B + 1] into page_indices
+  std::span<const int32_t> page_indices;  // block ids, row by row: ceil(seq_len / block_size) each
+  std::span<const int64_t> slot_mapping;  // [T] where token t's K and V go; -1: nowhere (padding)
   int32_t num_decode_rows = 0, num_extend_rows = 0, num_prefill_rows = 0;
   int32_t num_decode_tokens = 0, num_extend_tokens = 0, num_prefill_tokens = 0;
   int32_t max_query_len = 0;
@@ -32,11 +36,13 @@ struct BatchView {
     return query_start_loc.empty() ? 0 : query_start_loc.back();
   }
   [[nodiscard]] int32_t query_len(int32_t row) const {
-    return query_start_loc[static_cast<size_t>(row) + 1] - query_start_loc[static_cast<size_t>(row)];
+    return query_start_loc[static_cast<size_t>(row) + 1] -
+           query_start_loc[static_cast<size_t>(row)];
   }
 };
 
-// Pages that `seq_len` keys take, and keys in the last of them (block_size when it is full; 0 without keys).
+// Pages that `seq_len` keys take, and keys in the last of them (block_size when it is full; 0
+// without keys).
 [[nodiscard]] inline int32_t num_pages(int32_t seq_len, int32_t block_size) {
   return static_cast<int32_t>((int64_t{seq_len} + block_size - 1) / block_size);
 }
@@ -52,13 +58,13 @@ struct BatchSpecRow {
 // "2q2k_32q1s8k" -> 34 rows. Errors: kInvalidArgument with the position of the mistake.
 Result<std::vector<BatchSpecRow>> parse_batch_spec(std::string_view spec);
 
-// Checks the shape of the view in O(rows): monotone indptrs, page counts, seq_len >= query_len (or 0: a row
-// without keys, whose output is 0 and lse -inf), row classes and maxima. Errors name the row. Every
-// build_metadata runs it.
+// Checks the shape of the view in O(rows): monotone indptrs, page counts, seq_len >= query_len (or
+// 0: a row without keys, whose output is 0 and lse -inf), row classes and maxima. Errors name the
+// row. Every build_metadata runs it.
 Status validate_batch_rows(const BatchView& view, int32_t block_size);
 
-// validate_batch_rows, and everything against the pool: page ids in [0, num_blocks), slots in range. Errors
-// name the row. Run in tests and debug builds.
+// validate_batch_rows, and everything against the pool: page ids in [0, num_blocks), slots in
+// range. Errors name the row. Run in tests and debug builds.
 Status validate_batch_view(const BatchView& view, int32_t block_size, int64_t num_blocks);
 
 }  // namespace tenon

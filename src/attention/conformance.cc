@@ -11,9 +11,9 @@
 namespace tenon {
 namespace {
 
-constexpr int32_t kLayer = 1;      // not the first, so that a forgotten layer stride shows
+constexpr int32_t kLayer = 1;  // not the first, so that a forgotten layer stride shows
 constexpr int32_t kNumLayers = 2;
-constexpr int64_t kRowGap = 5;     // q and out rows are strided; the gap must stay as it was
+constexpr int64_t kRowGap = 5;  // q and out rows are strided; the gap must stay as it was
 constexpr float kEpsilon = std::numeric_limits<float>::epsilon();
 
 // Everything a backend reads, made once a case.
@@ -23,9 +23,9 @@ struct Problem {
   KvCacheSpec spec;
   int64_t num_blocks = 0;
   SyntheticBatch batch;
-  std::vector<float> q;               // [T, q_heads * dim_qk + gap]
-  std::vector<float> k, v;            // [keys + 1, kv_heads * dim]; the last row is padding, all NaN
-  std::vector<int64_t> slots;         // of every key of every row, then -1
+  std::vector<float> q;        // [T, q_heads * dim_qk + gap]
+  std::vector<float> k, v;     // [keys + 1, kv_heads * dim]; the last row is padding, all NaN
+  std::vector<int64_t> slots;  // of every key of every row, then -1
   double out_tolerance = 0;
   double lse_tolerance = 0;
 
@@ -57,8 +57,9 @@ double max_norm(const std::vector<float>& values, int64_t dim, int64_t stride) {
   return std::sqrt(largest);
 }
 
-// An f32 score is off by about an epsilon of |q| |k| scale, a weight by as much relative to itself, the output by that
-// times the largest |v| (twice: numerator and sum), plus the roundings of the weighted sum itself.
+// An f32 score is off by about an epsilon of |q| |k| scale, a weight by as much relative to itself,
+// the output by that times the largest |v| (twice: numerator and sum), plus the roundings of the
+// weighted sum itself.
 void set_tolerances(Problem& p, float scale) {
   const AttentionRequirements& r = p.requirements;
   const double q_norm = max_norm(p.q, r.head_dim_qk, p.q_stride());
@@ -89,8 +90,7 @@ Problem make_problem(const ConformanceCase& c, uint64_t seed) {
   r.sliding_window = c.sliding_window.has_value();
   r.logits_soft_cap = c.soft_cap > 0;
   r.needs_lse = true;
-  p.spec = {kNumLayers,   c.num_kv_heads, c.head_dim_qk,
-            c.head_dim_v, c.block_size,   c.kv_dtype};
+  p.spec = {kNumLayers, c.num_kv_heads, c.head_dim_qk, c.head_dim_v, c.block_size, c.kv_dtype};
 
   auto rows = parse_batch_spec(c.batch);
   TENON_CHECK(rows.ok());
@@ -103,8 +103,7 @@ Problem make_problem(const ConformanceCase& c, uint64_t seed) {
               std::max(1, view.max_seq_len)};
 
   for (int32_t row = 0; row < view.num_rows(); ++row) {
-    const int32_t* pages =
-        view.page_indices.data() + view.page_indptr[static_cast<size_t>(row)];
+    const int32_t* pages = view.page_indices.data() + view.page_indptr[static_cast<size_t>(row)];
     for (int32_t key = 0; key < view.seq_lens[static_cast<size_t>(row)]; ++key) {
       p.slots.push_back(int64_t{pages[key / c.block_size]} * c.block_size + key % c.block_size);
     }
@@ -142,8 +141,10 @@ void poison(const KvPool& pool) {
 // One backend with its own pool, and the layer under test.
 class Subject {
  public:
-  static Result<Subject> create(const AttentionRegistry& registry, std::string_view name,
-                                const Problem& problem, const ConformanceCase& c,
+  static Result<Subject> create(const AttentionRegistry& registry,
+                                std::string_view name,
+                                const Problem& problem,
+                                const ConformanceCase& c,
                                 const BackendContext& context) {
     Subject subject;
     TENON_ASSIGN_OR_RETURN(BackendChoice choice, get_attention_backend(registry, name, context));
@@ -184,8 +185,8 @@ class Subject {
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     output.out.assign(static_cast<size_t>(tokens * p.out_stride()), kNan);
     output.lse.assign(static_cast<size_t>(tokens * p.requirements.num_q_heads), kNan);
-    TensorView q = TensorView::dense(p.q.data(), DType::kF32,
-                                     {view.num_tokens() + first_token, p.q_stride()});
+    TensorView q =
+        TensorView::dense(p.q.data(), DType::kF32, {view.num_tokens() + first_token, p.q_stride()});
     TensorView out = TensorView::dense(output.out.data(), DType::kF32, {tokens, p.out_stride()});
     q = q.slice(first_token, tokens).columns(0, p.q_stride() - kRowGap);
     impl_->forward(q, out.columns(0, p.out_stride() - kRowGap), *metadata, output.lse);
@@ -198,12 +199,11 @@ class Subject {
   void write(const Problem& p) {
     const AttentionRequirements& r = p.requirements;
     const auto rows = static_cast<int64_t>(p.slots.size());
-    impl_->write_kv(
-        TensorView::dense(const_cast<float*>(p.k.data()), DType::kF32,
-                          {rows, int64_t{r.num_kv_heads} * r.head_dim_qk}),
-        TensorView::dense(const_cast<float*>(p.v.data()), DType::kF32,
-                          {rows, int64_t{r.num_kv_heads} * r.head_dim_v}),
-        p.slots);
+    impl_->write_kv(TensorView::dense(const_cast<float*>(p.k.data()), DType::kF32,
+                                      {rows, int64_t{r.num_kv_heads} * r.head_dim_qk}),
+                    TensorView::dense(const_cast<float*>(p.v.data()), DType::kF32,
+                                      {rows, int64_t{r.num_kv_heads} * r.head_dim_v}),
+                    p.slots);
   }
 
   std::unique_ptr<AttentionBackend> backend_;
@@ -225,7 +225,8 @@ class Verdict {
   void error(double value, double expected, double tolerance, const std::string& where) {
     if (value == expected) return;  // infinities, too
     const double share = std::abs(value - expected) / tolerance;
-    if (!(share <= 1)) fail("{}: {} instead of {} (tolerance {:.3g})", where, value, expected, tolerance);
+    if (!(share <= 1))
+      fail("{}: {} instead of {} (tolerance {:.3g})", where, value, expected, tolerance);
     if (!(share <= result_.worst)) result_.worst = share;
   }
 
@@ -244,7 +245,8 @@ void compare(const Problem& p, const Output& got, const Output& expected, Verdic
     }
     for (int64_t i = 0; i < kRowGap; ++i) {
       const auto at = static_cast<size_t>(token * p.out_stride() + heads * dim + i);
-      if (!std::isnan(got.out[at])) verdict.fail("token {}: written past the end of the row", token);
+      if (!std::isnan(got.out[at]))
+        verdict.fail("token {}: written past the end of the row", token);
     }
     for (int64_t head = 0; head < heads; ++head) {
       const auto at = static_cast<size_t>(token * heads + head);
@@ -283,18 +285,21 @@ Result<Output> forward_excerpt(Subject& subject, Problem& p, const Excerpt& exce
   return subject.forward(p, view, first_token);
 }
 
-void expect_same_bits(const Problem& p, const Output& part, const Output& whole, int32_t first_token,
-                      const std::string& what, Verdict& verdict) {
+void expect_same_bits(const Problem& p,
+                      const Output& part,
+                      const Output& whole,
+                      int32_t first_token,
+                      const std::string& what,
+                      Verdict& verdict) {
   const auto heads = static_cast<size_t>(p.requirements.num_q_heads);
   const auto width = static_cast<size_t>(p.out_stride() - kRowGap);
   const auto stride = static_cast<size_t>(p.out_stride());
   const auto begin = static_cast<size_t>(first_token);
   for (size_t token = 0; token < part.lse.size() / heads; ++token) {
-    const bool same =
-        std::memcmp(&part.out[token * stride], &whole.out[(begin + token) * stride],
-                    width * sizeof(float)) == 0 &&
-        std::memcmp(&part.lse[token * heads], &whole.lse[(begin + token) * heads],
-                    heads * sizeof(float)) == 0;
+    const bool same = std::memcmp(&part.out[token * stride], &whole.out[(begin + token) * stride],
+                                  width * sizeof(float)) == 0 &&
+                      std::memcmp(&part.lse[token * heads], &whole.lse[(begin + token) * heads],
+                                  heads * sizeof(float)) == 0;
     if (!same) return verdict.fail("token {}: other bits {}", begin + token, what);
   }
 }
@@ -333,7 +338,8 @@ struct Run {
   const Oracle& oracle;
 };
 
-ConformanceResult run_on_isa(const Run& run, std::string_view isa,
+ConformanceResult run_on_isa(const Run& run,
+                             std::string_view isa,
                              const std::vector<int>& thread_counts) {
   const auto& [registry, backend, c, problem, oracle] = run;
   ConformanceResult result;
@@ -398,7 +404,9 @@ std::vector<ConformanceResult> run_conformance_case(const AttentionRegistry& reg
 }
 
 Result<std::vector<ConformanceResult>> run_conformance(
-    const AttentionRegistry& registry, std::string_view backend, const ConformanceOptions& options,
+    const AttentionRegistry& registry,
+    std::string_view backend,
+    const ConformanceOptions& options,
     const std::function<void(const ConformanceResult&)>& on_result) {
   const bool known = std::any_of(registry.entries().begin(), registry.entries().end(),
                                  [&](const BackendEntry& entry) { return entry.name == backend; });

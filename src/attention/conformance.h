@@ -1,10 +1,11 @@
-// The conformance suite: any registered backend against `reference`, over the axes on which attention kernels have
-// been known to fail. Tests and `tenon backends --verify NAME` run the same cases.
+// The conformance suite: any registered backend against `reference`, over the axes on which
+// attention kernels have been known to fail. Tests and `tenon backends --verify NAME` run the same
+// cases.
 //
-// What a case checks: cells written bit for bit as by the reference; output and LSE within a tolerance derived
-// from norms and epsilon; NaN and infinity in unused cells and pages without effect; nothing written outside
-// rows and cells; and, for a backend that claims batch_invariant, equal bits for a row alone, for every token
-// as a decode row, and for any number of threads.
+// What a case checks: cells written bit for bit as by the reference; output and LSE within a
+// tolerance derived from norms and epsilon; NaN and infinity in unused cells and pages without
+// effect; nothing written outside rows and cells; and, for a backend that claims batch_invariant,
+// equal bits for a row alone, for every token as a decode row, and for any number of threads.
 // Thread safety: one run at a time; it makes its own thread pools.
 #pragma once
 
@@ -59,9 +60,12 @@ struct ConformanceResult {
   std::string detail;  // what failed first, or the backend's reasons for refusing
 };
 
-// The `reference` backend must be registered, too. Errors: kInvalidArgument when `backend` is not registered.
+// The `reference` backend must be registered, too. Errors: kInvalidArgument when `backend` is not
+// registered.
 Result<std::vector<ConformanceResult>> run_conformance(
-    const AttentionRegistry& registry, std::string_view backend, const ConformanceOptions& options,
+    const AttentionRegistry& registry,
+    std::string_view backend,
+    const ConformanceOptions& options,
     const std::function<void(const ConformanceResult&)>& on_result = {});
 
 // One result an instruction set of `options`; options.level does not matter.

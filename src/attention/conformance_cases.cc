@@ -13,10 +13,21 @@ constexpr KvLayout kLayouts[] = {KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::k
 constexpr int32_t kWindows[] = {1, 7, 16, 64, 100};
 const char* const kMixed = "3q1s70_q5s37_q20s41_q33";
 // Decode, prefill, chunked prefill, mixed, rows without keys or queries, rows long enough to split.
-const char* const kBatches[] = {
-    "q1s1",      "q1",           "q0",         "q2s0",          "16q1s100", "q1s512_q1s513",
-    "q1s1400",   "q65",          "q130",       "q64s64_q1s64",  "q63s200",  "q2s600_q4s1100",
-    "q40s1060",  "q1s4_q2s0_q1s7_q0s4", "q1s2000_8q1s5_q30"};
+const char* const kBatches[] = {"q1s1",
+                                "q1",
+                                "q0",
+                                "q2s0",
+                                "16q1s100",
+                                "q1s512_q1s513",
+                                "q1s1400",
+                                "q65",
+                                "q130",
+                                "q64s64_q1s64",
+                                "q63s200",
+                                "q2s600_q4s1100",
+                                "q40s1060",
+                                "q1s4_q2s0_q1s7_q0s4",
+                                "q1s2000_8q1s5_q30"};
 
 std::vector<ConformanceCase> quick_cases() {
   std::vector<ConformanceCase> cases;
@@ -50,7 +61,9 @@ std::vector<ConformanceCase> quick_cases() {
     }
   }
   for (const int32_t window : kWindows) {
-    add([&](ConformanceCase& c) { c.batch = "q1s1100_q1s90_q30s85_q140", c.sliding_window = window; });
+    add([&](ConformanceCase& c) {
+      c.batch = "q1s1100_q1s90_q30s85_q140", c.sliding_window = window;
+    });
   }
   add([](ConformanceCase& c) { c.soft_cap = 2.0F; });
   add([](ConformanceCase& c) { c.soft_cap = 20.0F, c.sliding_window = 33; });
@@ -90,10 +103,10 @@ std::vector<ConformanceCase> conformance_cases(ConformanceLevel level) {
 }
 
 std::string describe_case(const ConformanceCase& c) {
-  std::string text = fmt::format("{} heads {}/{} dim {}/{} {} {} block {}", c.batch, c.num_q_heads,
-                                 c.num_kv_heads, c.head_dim_qk, c.head_dim_v,
-                                 dtype_traits(c.kv_dtype).name, kv_layout_name(c.layout),
-                                 c.block_size);
+  std::string text =
+      fmt::format("{} heads {}/{} dim {}/{} {} {} block {}", c.batch, c.num_q_heads, c.num_kv_heads,
+                  c.head_dim_qk, c.head_dim_v, dtype_traits(c.kv_dtype).name,
+                  kv_layout_name(c.layout), c.block_size);
   if (!c.causal) text += " non-causal";
   if (c.sliding_window) text += fmt::format(" window {}", *c.sliding_window);
   if (c.soft_cap > 0) text += fmt::format(" cap {}", c.soft_cap);

@@ -34,8 +34,11 @@ std::string list_reasons(const BackendVerdict& verdict) {
   return fmt::format("{}: {}", verdict.name, fmt::join(verdict.reasons, "; "));
 }
 
-// "cpu (what it is): fastest of those that can; also possible: reference; not possible: other: why".
-std::string explain(const BackendVerdict& chosen, const std::vector<Candidate>& candidates, bool automatic) {
+// "cpu (what it is): fastest of those that can; also possible: reference; not possible: other:
+// why".
+std::string explain(const BackendVerdict& chosen,
+                    const std::vector<Candidate>& candidates,
+                    bool automatic) {
   if (!automatic) return fmt::format("{} ({}): asked for by name", chosen.name, chosen.summary);
   std::vector<std::string> others;
   std::vector<std::string> refusals;
@@ -48,8 +51,9 @@ std::string explain(const BackendVerdict& chosen, const std::vector<Candidate>& 
       refusals.push_back(list_reasons(verdict));
     }
   }
-  std::string text = fmt::format("{} ({}): auto takes the one preferred most, {}, of those that can serve this model",
-                                 chosen.name, chosen.summary, chosen.preference);
+  std::string text = fmt::format(
+      "{} ({}): auto takes the one preferred most, {}, of those that can serve this model",
+      chosen.name, chosen.summary, chosen.preference);
   if (!others.empty()) text += fmt::format("; also possible: {}", fmt::join(others, ", "));
   if (!refusals.empty()) text += fmt::format("; not possible: {}", fmt::join(refusals, " | "));
   return text;
@@ -74,8 +78,7 @@ Result<BackendChoice> get_attention_backend(const AttentionRegistry& registry,
     const bool can = candidate.verdict.reasons.empty();
     if (!can) refusals.push_back(list_reasons(candidate.verdict));
     if (name == "auto") {
-      if (can && (chosen == nullptr ||
-                  candidate.verdict.preference > chosen->verdict.preference)) {
+      if (can && (chosen == nullptr || candidate.verdict.preference > chosen->verdict.preference)) {
         chosen = &candidate;
       }
     } else if (candidate.verdict.name == name) {

@@ -46,10 +46,11 @@ struct BackendChoice {
   std::vector<BackendVerdict> table;
 };
 
-// name "auto": the backend with the highest preference that passes check(). Any other name is honoured or
-// refused. Errors: kInvalidArgument (unknown name; lists the known ones), kUnsupported (all reasons; for `auto`
-// those of every backend).
-Result<BackendChoice> get_attention_backend(const AttentionRegistry& registry, std::string_view name,
+// name "auto": the backend with the highest preference that passes check(). Any other name is
+// honoured or refused. Errors: kInvalidArgument (unknown name; lists the known ones), kUnsupported
+// (all reasons; for `auto` those of every backend).
+Result<BackendChoice> get_attention_backend(const AttentionRegistry& registry,
+                                            std::string_view name,
                                             const BackendContext& context);
 
 // The table `tenon backends` prints, without choosing.

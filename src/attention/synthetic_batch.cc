@@ -28,7 +28,9 @@ int64_t blocks_needed(const std::vector<BatchSpecRow>& rows, int32_t block_size)
   return blocks;
 }
 
-SyntheticBatch make_batch(std::vector<BatchSpecRow> rows, int32_t block_size, int64_t num_blocks,
+SyntheticBatch make_batch(std::vector<BatchSpecRow> rows,
+                          int32_t block_size,
+                          int64_t num_blocks,
                           uint64_t seed) {
   TENON_CHECK_GE(num_blocks, blocks_needed(rows, block_size));
   std::stable_sort(rows.begin(), rows.end(), [](const BatchSpecRow& a, const BatchSpecRow& b) {
@@ -38,7 +40,8 @@ SyntheticBatch make_batch(std::vector<BatchSpecRow> rows, int32_t block_size, in
   std::iota(free_blocks.begin(), free_blocks.end(), 1);
   if (seed != 0) {
     std::mt19937_64 random(seed);
-    for (size_t i = free_blocks.size(); i > 1; --i) std::swap(free_blocks[i - 1], free_blocks[random() % i]);
+    for (size_t i = free_blocks.size(); i > 1; --i)
+      std::swap(free_blocks[i - 1], free_blocks[random() % i]);
   }
   SyntheticBatch batch;
   BatchView& view = batch.view;
@@ -54,10 +57,11 @@ SyntheticBatch make_batch(std::vector<BatchSpecRow> rows, int32_t block_size, in
     for (int32_t i = 0; i < row.query_len; ++i) {
       const int32_t key = row.seq_len - row.query_len + i;
       batch.slot_mapping.push_back(
-          key < 0 ? -1
-                  : int64_t{batch.page_indices[first_page + static_cast<size_t>(key / block_size)]} *
-                            block_size +
-                        key % block_size);
+          key < 0
+              ? -1
+              : int64_t{batch.page_indices[first_page + static_cast<size_t>(key / block_size)]} *
+                        block_size +
+                    key % block_size);
     }
     switch (row_class(row)) {
       case 0:

@@ -1,5 +1,5 @@
-// Batches made up from the batch grammar, with their own KV cells: what conformance runs, tests and benches feed
-// to a backend.
+// Batches made up from the batch grammar, with their own KV cells: what conformance runs, tests and
+// benches feed to a backend.
 //
 // Ownership:     a SyntheticBatch owns the arrays its view borrows; it can move, but not be copied.
 // Thread safety: build and use on one thread.
@@ -25,9 +25,11 @@ struct SyntheticBatch {
   BatchView view;
 };
 
-// Rows are sorted into the view's order (decode, extend, prefill). Pages are distinct blocks of [1, num_blocks) in an
-// order drawn from `seed`; seed 0: ascending. Requires: enough blocks.
-SyntheticBatch make_batch(std::vector<BatchSpecRow> rows, int32_t block_size, int64_t num_blocks,
+// Rows are sorted into the view's order (decode, extend, prefill). Pages are distinct blocks of [1,
+// num_blocks) in an order drawn from `seed`; seed 0: ascending. Requires: enough blocks.
+SyntheticBatch make_batch(std::vector<BatchSpecRow> rows,
+                          int32_t block_size,
+                          int64_t num_blocks,
                           uint64_t seed);
 
 // Blocks that make_batch needs for `rows`, block 0 included.

@@ -28,7 +28,8 @@ class BoundedQueue {
     return true;
   }
 
-  // Appends everything that is queued to `out`. Waits up to `timeout` for the first item or for wake().
+  // Appends everything that is queued to `out`. Waits up to `timeout` for the first item or for
+  // wake().
   void drain(std::vector<T>& out, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (timeout.count() > 0) {

@@ -11,6 +11,8 @@ namespace tenon {
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
-[[nodiscard]] inline double now_seconds() { return static_cast<double>(now_ns()) * 1e-9; }
+[[nodiscard]] inline double now_seconds() {
+  return static_cast<double>(now_ns()) * 1e-9;
+}
 
 }  // namespace tenon

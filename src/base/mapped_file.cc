@@ -37,7 +37,8 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   const int map_errno = errno;
   ::close(fd);
   if (data == MAP_FAILED) {
-    return internal_error("{}: cannot map {} bytes: {}", path, info.st_size, std::strerror(map_errno));
+    return internal_error("{}: cannot map {} bytes: {}", path, info.st_size,
+                          std::strerror(map_errno));
   }
   auto file = std::shared_ptr<MappedFile>(new MappedFile());
   file->path_ = path;

@@ -2,8 +2,9 @@
 //
 // Ownership:     the object owns the mapping; spans handed out live as long as it does.
 // Thread safety: immutable after open(); safe to read from any thread.
-// A file that another process truncates while it is mapped raises SIGBUS on access; `check_unchanged()`
-// compares size and modification time and is called before weights are first used.
+// A file that another process truncates while it is mapped raises SIGBUS on access;
+// `check_unchanged()` compares size and modification time and is called before weights are first
+// used.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,8 @@ namespace tenon {
 
 class MappedFile {
  public:
-  // Errors: kNotFound (no such file), kInvalidArgument (directory, FIFO, empty file), kInternal (mmap).
+  // Errors: kNotFound (no such file), kInvalidArgument (directory, FIFO, empty file), kInternal
+  // (mmap).
   static Result<std::shared_ptr<const MappedFile>> open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -29,8 +31,9 @@ class MappedFile {
   [[nodiscard]] size_t size() const { return size_; }
 
   [[nodiscard]] Status check_unchanged() const;
-  // Tells the kernel that `part` of bytes() is no longer needed (its repacked copy is used instead), so
-  // that it does not count as resident memory. Reading it again is still allowed, and slow.
+  // Tells the kernel that `part` of bytes() is no longer needed (its repacked copy is used
+  // instead), so that it does not count as resident memory. Reading it again is still allowed, and
+  // slow.
   void drop_pages(std::span<const std::byte> part) const;
 
  private:

@@ -44,9 +44,9 @@ Status internal_error(fmt::format_string<Args...> format, Args&&... args) {
 #define TENON_CONCAT_INNER(a, b) a##b
 #define TENON_CONCAT(a, b) TENON_CONCAT_INNER(a, b)
 
-#define TENON_RETURN_IF_ERROR(expr)               \
-  do {                                            \
-    ::tenon::Status tenon_status_ = (expr);       \
+#define TENON_RETURN_IF_ERROR(expr)                \
+  do {                                             \
+    ::tenon::Status tenon_status_ = (expr);        \
     if (!tenon_status_.ok()) return tenon_status_; \
   } while (false)
 

@@ -1,9 +1,11 @@
 // Fork-join thread pool for kernels.
 //
-// Purpose:       run one function on all threads of the pool and wait for all of them; built for calls of
+// Purpose:       run one function on all threads of the pool and wait for all of them; built for
+// calls of
 //                tens of microseconds, so workers spin briefly before they sleep.
 // Ownership:     owns its worker threads; joins them in the destructor.
-// Thread safety: run() may be called from one thread at a time (the engine's); that thread takes part
+// Thread safety: run() may be called from one thread at a time (the engine's); that thread takes
+// part
 //                as thread 0.
 #pragma once
 
@@ -27,8 +29,8 @@ class ThreadPool {
 
   [[nodiscard]] int num_threads() const { return num_threads_; }
 
-  // Calls fn(thread_index) once for every thread_index in [0, num_threads()) and returns when all are
-  // done. No allocation. `fn` must not throw and must not call run().
+  // Calls fn(thread_index) once for every thread_index in [0, num_threads()) and returns when all
+  // are done. No allocation. `fn` must not throw and must not call run().
   template <typename Fn>
   void run(Fn&& fn) {
     if (num_threads_ == 1) {

@@ -15,24 +15,27 @@ int verify(const BackendsOptions& options) {
   ConformanceOptions conformance;
   conformance.isas = {options.engine.cpu_isa};
   int passed = 0, failed = 0, refused = 0;
-  auto results = run_conformance(registry, options.verify, conformance, [&](const ConformanceResult& result) {
-    switch (result.outcome) {
-      case ConformanceOutcome::kPassed: ++passed; break;
-      case ConformanceOutcome::kRefused:
-        ++refused;
-        std::printf("refused  %s: %s\n", result.name.c_str(), result.detail.c_str());
-        break;
-      case ConformanceOutcome::kFailed:
-        ++failed;
-        std::printf("FAILED   %s: %s\n", result.name.c_str(), result.detail.c_str());
-        break;
-    }
-  });
+  auto results =
+      run_conformance(registry, options.verify, conformance, [&](const ConformanceResult& result) {
+        switch (result.outcome) {
+          case ConformanceOutcome::kPassed: ++passed; break;
+          case ConformanceOutcome::kRefused:
+            ++refused;
+            std::printf("refused  %s: %s\n", result.name.c_str(), result.detail.c_str());
+            break;
+          case ConformanceOutcome::kFailed:
+            ++failed;
+            std::printf("FAILED   %s: %s\n", result.name.c_str(), result.detail.c_str());
+            break;
+        }
+      });
   if (!results.ok()) return fail(results.status());
   double worst = 0;
   for (const ConformanceResult& result : *results) worst = std::max(worst, result.worst);
-  std::printf("%s against reference: %d passed, %d failed, %d refused; largest error %.2f of its tolerance\n",
-              options.verify.c_str(), passed, failed, refused, worst);
+  std::printf(
+      "%s against reference: %d passed, %d failed, %d refused; largest error %.2f of its "
+      "tolerance\n",
+      options.verify.c_str(), passed, failed, refused, worst);
   return failed == 0 ? 0 : 1;
 }
 
@@ -44,9 +47,10 @@ int backends_command(const BackendsOptions& options) {
   if (!report.ok()) return fail(report.status());
   std::printf("Model: %s\nAsks for: %s\n\n", options.engine.model.c_str(), report->wanted.c_str());
   for (const AttentionVerdict& backend : report->backends) {
-    std::printf("%s %-10s preference %3d  %s\n", backend.name == report->chosen ? "*" : " ", backend.name.c_str(),
-                backend.preference, backend.summary.c_str());
-    for (const std::string& reason : backend.reasons) std::printf("    not possible: %s\n", reason.c_str());
+    std::printf("%s %-10s preference %3d  %s\n", backend.name == report->chosen ? "*" : " ",
+                backend.name.c_str(), backend.preference, backend.summary.c_str());
+    for (const std::string& reason : backend.reasons)
+      std::printf("    not possible: %s\n", reason.c_str());
   }
   std::printf("\nChosen: %s\n", report->reason.c_str());
   return 0;

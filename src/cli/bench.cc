@@ -23,7 +23,8 @@ namespace {
 std::vector<int32_t> synthetic_prompt(uint64_t request, int32_t length, int32_t vocab_size) {
   std::vector<int32_t> ids(static_cast<size_t>(length));
   uint64_t state = 0x9E3779B97F4A7C15ULL * (request + 1);
-  // The first ids of every vocabulary are control tokens and bytes; keep clear of them when there is room.
+  // The first ids of every vocabulary are control tokens and bytes; keep clear of them when there
+  // is room.
   const int32_t first = std::min(1000, vocab_size / 2);
   for (int32_t& id : ids) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -52,7 +53,8 @@ class LoadRun {
         ++active_;
         results_[i].submitted = now_seconds();
       }
-      auto id = engine_.submit(std::move(requests[i]), [this, i](RequestOutput&& output) { on_output(i, output); });
+      auto id = engine_.submit(std::move(requests[i]),
+                               [this, i](RequestOutput&& output) { on_output(i, output); });
       if (!id.ok()) {
         wait_until_idle(1);
         return id.status();
@@ -111,10 +113,14 @@ double percentile(std::vector<double> values, double share) {
 }
 
 nlohmann::ordered_json model_json(const ModelInfo& info) {
-  return {{"architecture", info.architecture}, {"weights", info.weights},
-          {"weight_bytes", info.weight_bytes},  {"device", info.device},
-          {"isa", info.isa},                    {"threads", info.threads},
-          {"attention_backend", info.attention_backend}, {"kv_cache_dtype", info.kv_cache_dtype},
+  return {{"architecture", info.architecture},
+          {"weights", info.weights},
+          {"weight_bytes", info.weight_bytes},
+          {"device", info.device},
+          {"isa", info.isa},
+          {"threads", info.threads},
+          {"attention_backend", info.attention_backend},
+          {"kv_cache_dtype", info.kv_cache_dtype},
           {"load_seconds", info.load_seconds}};
 }
 
@@ -146,9 +152,11 @@ int bench_throughput_command(const ThroughputOptions& options) {
   std::vector<GenerationRequest> requests;
   for (int32_t i = 0; i < options.num_prompts; ++i) {
     requests.push_back(bench_request(
-        synthetic_prompt(static_cast<uint64_t>(i), options.input_len, info.vocab_size), options.output_len));
+        synthetic_prompt(static_cast<uint64_t>(i), options.input_len, info.vocab_size),
+        options.output_len));
   }
-  const int32_t concurrency = options.max_concurrency > 0 ? options.max_concurrency : options.num_prompts;
+  const int32_t concurrency =
+      options.max_concurrency > 0 ? options.max_concurrency : options.num_prompts;
   const double start = now_seconds();
   auto results = load.run(std::move(requests), concurrency);
   const double seconds = now_seconds() - start;
@@ -187,8 +195,10 @@ int bench_throughput_command(const ThroughputOptions& options) {
     std::printf("%s\n", json.dump(2).c_str());
   } else {
     print_model(info);
-    std::printf("%d prompts of %d tokens, %d tokens out, at most %d at once; %d completed in %.2f s\n",
-                options.num_prompts, options.input_len, options.output_len, concurrency, completed, seconds);
+    std::printf(
+        "%d prompts of %d tokens, %d tokens out, at most %d at once; %d completed in %.2f s\n",
+        options.num_prompts, options.input_len, options.output_len, concurrency, completed,
+        seconds);
     std::printf("Request throughput (req/s):          %10.2f\n", completed / seconds);
     std::printf("Input token throughput (tok/s):      %10.2f\n", input_rate);
     std::printf("Output token throughput (tok/s):     %10.2f\n", output_rate);
@@ -216,7 +226,10 @@ int bench_latency_command(const LatencyOptions& options) {
   for (const int32_t prompt_len : options.prompt_lens) {
     Rate rate{fmt::format("pp{}", prompt_len), {}};
     for (int32_t i = 0; i < options.repetitions; ++i) {
-      auto result = load.run({bench_request(synthetic_prompt(static_cast<uint64_t>(i), prompt_len, info.vocab_size), 1)}, 1);
+      auto result =
+          load.run({bench_request(
+                       synthetic_prompt(static_cast<uint64_t>(i), prompt_len, info.vocab_size), 1)},
+                   1);
       if (!result.ok()) return fail(result.status());
       rate.samples.push_back(prompt_len / ((*result)[0].first - (*result)[0].submitted));
     }
@@ -225,8 +238,12 @@ int bench_latency_command(const LatencyOptions& options) {
   for (const int32_t output_len : options.output_lens) {
     Rate rate{fmt::format("tg{}", output_len), {}};
     for (int32_t i = 0; i < options.repetitions; ++i) {
-      // The first token belongs to the prompt; the rate is that of the `output_len` decode steps after it.
-      auto result = load.run({bench_request(synthetic_prompt(static_cast<uint64_t>(i), 1, info.vocab_size), output_len + 1)}, 1);
+      // The first token belongs to the prompt; the rate is that of the `output_len` decode steps
+      // after it.
+      auto result =
+          load.run({bench_request(synthetic_prompt(static_cast<uint64_t>(i), 1, info.vocab_size),
+                                  output_len + 1)},
+                   1);
       if (!result.ok()) return fail(result.status());
       rate.samples.push_back(output_len / ((*result)[0].last - (*result)[0].first));
     }
@@ -241,14 +258,20 @@ int bench_latency_command(const LatencyOptions& options) {
   }
   for (const Rate& rate : rates) {
     const auto [low, high] = std::minmax_element(rate.samples.begin(), rate.samples.end());
-    rows.push_back({{"test", rate.name}, {"median", median(rate.samples)}, {"min", *low}, {"max", *high},
+    rows.push_back({{"test", rate.name},
+                    {"median", median(rate.samples)},
+                    {"min", *low},
+                    {"max", *high},
                     {"samples", rate.samples}});
     if (!options.json) {
-      std::printf("| %-8s | %12.1f | %12.1f | %12.1f |\n", rate.name.c_str(), median(rate.samples), *low, *high);
+      std::printf("| %-8s | %12.1f | %12.1f | %12.1f |\n", rate.name.c_str(), median(rate.samples),
+                  *low, *high);
     }
   }
   if (options.json) {
-    std::printf("%s\n", nlohmann::ordered_json{{"model", model_json(info)}, {"rows", rows}}.dump(2).c_str());
+    std::printf(
+        "%s\n",
+        nlohmann::ordered_json{{"model", model_json(info)}, {"rows", rows}}.dump(2).c_str());
   }
   return 0;
 }
@@ -263,8 +286,8 @@ int bench_probe_command(const ProbeOptions& options) {
                                          {"fma_flops_per_second", flops}};
     std::printf("%s\n", json.dump(2).c_str());
   } else {
-    std::printf("threads %d | read bandwidth %.1f GB/s | f32 FMA %.1f GFLOP/s\n", pool.num_threads(),
-                bandwidth * 1e-9, flops * 1e-9);
+    std::printf("threads %d | read bandwidth %.1f GB/s | f32 FMA %.1f GFLOP/s\n",
+                pool.num_threads(), bandwidth * 1e-9, flops * 1e-9);
   }
   return 0;
 }

@@ -62,12 +62,14 @@ class Conversation {
     messages_.push_back({{"role", role}, {"content", content}});
   }
   void drop_last() { messages_.erase(messages_.size() - 1); }
-  // Forgets the oldest exchange, keeping the system message. False when only the newest message is left.
+  // Forgets the oldest exchange, keeping the system message. False when only the newest message is
+  // left.
   bool drop_oldest() {
     const size_t first = !messages_.empty() && messages_[0]["role"] == "system" ? 1 : 0;
     if (messages_.size() <= first + 1) return false;
     messages_.erase(first);
-    while (messages_.size() > first + 1 && messages_[first]["role"] != "user") messages_.erase(first);
+    while (messages_.size() > first + 1 && messages_[first]["role"] != "user")
+      messages_.erase(first);
     return true;
   }
   [[nodiscard]] const nlohmann::ordered_json& messages() const { return messages_; }
@@ -88,8 +90,9 @@ int chat_command(const ChatOptions& options) {
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   const ModelInfo& info = session->engine->model_info();
   if (terminal) {
-    std::printf("%s, %s, attention %s, context %d tokens. /help for commands.\n", info.architecture.c_str(),
-                info.isa.c_str(), info.attention_backend.c_str(), info.max_model_len);
+    std::printf("%s, %s, attention %s, context %d tokens. /help for commands.\n",
+                info.architecture.c_str(), info.isa.c_str(), info.attention_backend.c_str(),
+                info.max_model_len);
     ::using_history();
   }
   const InterruptScope interrupt;
@@ -135,8 +138,10 @@ int chat_command(const ChatOptions& options) {
     auto ids = session->encode_chat(conversation.messages());
     // A long conversation loses its oldest exchanges rather than ending in an error.
     bool trimmed = false;
-    while (ids.ok() && static_cast<int32_t>(ids->size()) + std::min(sampling.max_tokens, 64) >=
-                           info.max_model_len && conversation.drop_oldest()) {
+    while (ids.ok() &&
+           static_cast<int32_t>(ids->size()) + std::min(sampling.max_tokens, 64) >=
+               info.max_model_len &&
+           conversation.drop_oldest()) {
       trimmed = true;
       ids = session->encode_chat(conversation.messages());
     }

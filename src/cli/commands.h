@@ -36,8 +36,8 @@ int serve_command(const ServeOptions& options);
 struct ThroughputOptions {
   EngineConfig engine;
   int32_t num_prompts = 64;
-  int32_t input_len = 128;   // tokens
-  int32_t output_len = 128;  // tokens
+  int32_t input_len = 128;      // tokens
+  int32_t output_len = 128;     // tokens
   int32_t max_concurrency = 0;  // 0: all at once
   bool json = false;
 };

@@ -1,5 +1,5 @@
-// Ctrl-C as a flag: while an InterruptScope lives, SIGINT sets the flag instead of ending the program.
-// One scope at a time.
+// Ctrl-C as a flag: while an InterruptScope lives, SIGINT sets the flag instead of ending the
+// program. One scope at a time.
 #pragma once
 
 #include <csignal>

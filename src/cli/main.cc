@@ -1,6 +1,7 @@
 // The command line: flags, environment, configuration file -> options of the commands.
-// Every flag can be given as --max-model-len, as TENON_MAX_MODEL_LEN in the environment, and as max-model-len in
-// the file of --config; the first of these that is present wins. Unknown names are errors everywhere.
+// Every flag can be given as --max-model-len, as TENON_MAX_MODEL_LEN in the environment, and as
+// max-model-len in the file of --config; the first of these that is present wins. Unknown names are
+// errors everywhere.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -34,7 +35,10 @@ int fail(const Status& status) {
 namespace {
 
 template <typename T>
-void add_choice(CLI::App* app, const std::string& name, T& value, const std::map<std::string, T>& choices,
+void add_choice(CLI::App* app,
+                const std::string& name,
+                T& value,
+                const std::map<std::string, T>& choices,
                 const std::string& help) {
   app->add_option(name, value, help)
       ->transform(CLI::CheckedTransformer(choices).description(""))
@@ -46,60 +50,91 @@ void add_choice(CLI::App* app, const std::string& name, T& value, const std::map
 }
 
 void add_bytes(CLI::App* app, const std::string& name, int64_t& value, const std::string& help) {
-  app->add_option(name, value, help)->transform(CLI::AsSizeValue(false))->option_text("BYTES (512MiB, 2GiB, ...)");
+  app->add_option(name, value, help)
+      ->transform(CLI::AsSizeValue(false))
+      ->option_text("BYTES (512MiB, 2GiB, ...)");
 }
 
 void add_engine_options(CLI::App* app, EngineConfig& config) {
-  app->add_option("-m,--model", config.model, "GGUF file, or folder with config.json and safetensors")
+  app->add_option("-m,--model", config.model,
+                  "GGUF file, or folder with config.json and safetensors")
       ->option_text("PATH");
   add_choice<LoadFormat>(app, "--load-format", config.load_format,
-                         {{"auto", LoadFormat::kAuto}, {"gguf", LoadFormat::kGguf},
-                          {"safetensors", LoadFormat::kSafetensors}, {"dummy", LoadFormat::kDummy}},
+                         {{"auto", LoadFormat::kAuto},
+                          {"gguf", LoadFormat::kGguf},
+                          {"safetensors", LoadFormat::kSafetensors},
+                          {"dummy", LoadFormat::kDummy}},
                          "dummy: random weights for a config.json alone");
   add_choice<ModelDType>(app, "--dtype", config.dtype,
                          {{"auto", ModelDType::kAuto}, {"float32", ModelDType::kFloat32}},
                          "auto: weights as stored; float32: exact mode, everything dequantised");
   add_choice<KvCacheDType>(app, "--kv-cache-dtype", config.kv_cache_dtype,
-                           {{"auto", KvCacheDType::kAuto}, {"float32", KvCacheDType::kF32},
-                            {"float16", KvCacheDType::kF16}, {"bfloat16", KvCacheDType::kBF16}},
+                           {{"auto", KvCacheDType::kAuto},
+                            {"float32", KvCacheDType::kF32},
+                            {"float16", KvCacheDType::kF16},
+                            {"bfloat16", KvCacheDType::kBF16}},
                            "type of cached keys and values");
   app->add_option("--device", config.device, "auto, cpu or cuda")->option_text("NAME");
-  app->add_option("--attention-backend", config.attention_backend, "auto, or a name from `tenon backends`")
+  app->add_option("--attention-backend", config.attention_backend,
+                  "auto, or a name from `tenon backends`")
       ->option_text("NAME");
-  app->add_option("--cpu-isa", config.cpu_isa, "auto, portable, avx2 or avx512")->option_text("NAME");
-  app->add_option("-t,--threads", config.threads, "0: one per physical core")->check(CLI::Range(0, 1024))->option_text("N");
+  app->add_option("--cpu-isa", config.cpu_isa, "auto, portable, avx2 or avx512")
+      ->option_text("NAME");
+  app->add_option("-t,--threads", config.threads, "0: one per physical core")
+      ->check(CLI::Range(0, 1024))
+      ->option_text("N");
   app->add_option("--seed", config.seed, "for requests that bring none")->option_text("N");
   app->add_option("--max-model-len", config.max_model_len, "context in tokens; 0: the model's own")
-      ->check(CLI::NonNegativeNumber)->option_text("N");
-  app->add_option("--block-size", config.block_size, "tokens per KV block")->check(CLI::Range(1, 4096))->option_text("N");
+      ->check(CLI::NonNegativeNumber)
+      ->option_text("N");
+  app->add_option("--block-size", config.block_size, "tokens per KV block")
+      ->check(CLI::Range(1, 4096))
+      ->option_text("N");
   app->add_option("--num-kv-blocks", config.num_kv_blocks, "0: from --kv-cache-memory")
-      ->check(CLI::NonNegativeNumber)->option_text("N");
-  add_bytes(app, "--kv-cache-memory", config.kv_cache_memory, "size of the KV cache; 0: chosen from the model and free memory");
+      ->check(CLI::NonNegativeNumber)
+      ->option_text("N");
+  add_bytes(app, "--kv-cache-memory", config.kv_cache_memory,
+            "size of the KV cache; 0: chosen from the model and free memory");
   add_bytes(app, "--swap-space", config.swap_space, "host memory for swapped-out requests");
-  app->add_option("--max-num-seqs", config.max_num_seqs, "requests running at once")->check(CLI::Range(1, 65536))->option_text("N");
-  app->add_option("--max-num-batched-tokens", config.max_num_batched_tokens, "token budget of a step")
-      ->check(CLI::Range(1, 1 << 20))->option_text("N");
+  app->add_option("--max-num-seqs", config.max_num_seqs, "requests running at once")
+      ->check(CLI::Range(1, 65536))
+      ->option_text("N");
+  app->add_option("--max-num-batched-tokens", config.max_num_batched_tokens,
+                  "token budget of a step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->option_text("N");
   app->add_option("--max-queue", config.max_queue, "waiting requests before new ones get 429")
-      ->check(CLI::Range(1, 1 << 24))->option_text("N");
+      ->check(CLI::Range(1, 1 << 24))
+      ->option_text("N");
   app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
                 "reuse KV blocks of equal prefixes (on)");
-  app->add_flag("--enable-chunked-prefill,!--no-enable-chunked-prefill", config.enable_chunked_prefill,
-                "split long prompts over steps (on)");
-  add_choice<SchedulingPolicy>(app, "--scheduling-policy", config.scheduling_policy,
-                               {{"fcfs", SchedulingPolicy::kFcfs}, {"priority", SchedulingPolicy::kPriority}},
-                               "order of waiting requests");
+  app->add_flag("--enable-chunked-prefill,!--no-enable-chunked-prefill",
+                config.enable_chunked_prefill, "split long prompts over steps (on)");
+  add_choice<SchedulingPolicy>(
+      app, "--scheduling-policy", config.scheduling_policy,
+      {{"fcfs", SchedulingPolicy::kFcfs}, {"priority", SchedulingPolicy::kPriority}},
+      "order of waiting requests");
   add_choice<PreemptionMode>(app, "--preemption-mode", config.preemption_mode,
-                             {{"auto", PreemptionMode::kAuto}, {"recompute", PreemptionMode::kRecompute},
+                             {{"auto", PreemptionMode::kAuto},
+                              {"recompute", PreemptionMode::kRecompute},
                               {"swap", PreemptionMode::kSwap}},
                              "what happens to a request that loses its blocks");
 }
 
 void add_sampling_options(CLI::App* app, SamplingParams& sampling) {
-  app->add_option("-n,--max-tokens", sampling.max_tokens, "longest answer")->check(CLI::PositiveNumber)->option_text("N");
-  app->add_option("--temperature", sampling.temperature, "0: greedy")->check(CLI::Range(0.0, 2.0))->option_text("X");
+  app->add_option("-n,--max-tokens", sampling.max_tokens, "longest answer")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N");
+  app->add_option("--temperature", sampling.temperature, "0: greedy")
+      ->check(CLI::Range(0.0, 2.0))
+      ->option_text("X");
   app->add_option("--top-k", sampling.top_k, "0: off")->option_text("N");
-  app->add_option("--top-p", sampling.top_p, "1: off")->check(CLI::Range(0.0, 1.0))->option_text("X");
-  app->add_option("--min-p", sampling.min_p, "0: off")->check(CLI::Range(0.0, 1.0))->option_text("X");
+  app->add_option("--top-p", sampling.top_p, "1: off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->option_text("X");
+  app->add_option("--min-p", sampling.min_p, "0: off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->option_text("X");
   app->add_option("--repetition-penalty", sampling.repetition_penalty, "1: off")->option_text("X");
   app->add_flag("--ignore-eos", sampling.ignore_eos, "go on after the model's end token");
 }
@@ -126,33 +161,49 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
 }
 
 void add_common_options(CLI::App* command, Options& options) {
-  command->add_option("--config", options.config_file, "YAML file with flags as keys")->option_text("FILE");
+  command->add_option("--config", options.config_file, "YAML file with flags as keys")
+      ->option_text("FILE");
   command->add_option("--log-level", options.log_level, "debug, info, warning, error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->option_text("LEVEL");
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->option_text("LEVEL");
 }
 
 void define_commands(CLI::App& app, Options& options) {
   CLI::App* serve = add_command(app, "serve", "OpenAI-compatible HTTP server");
   add_common_options(serve, options);
   add_engine_options(serve, options.serve.engine);
-  serve->add_option("--host", options.serve.server.host, "address to listen on")->option_text("HOST");
-  serve->add_option("-p,--port", options.serve.server.port, "0: any free port")->option_text("PORT");
-  serve->add_option("--api-key", options.serve.server.api_keys, "required as `Authorization: Bearer KEY`")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->option_text("KEY ...");
-  serve->add_option("--served-model-name", options.serve.server.served_model_names, "names of the model in the API")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->option_text("NAME ...");
-  serve->add_option("--chat-template", options.chat_template_file, "Jinja file instead of the model's own")
+  serve->add_option("--host", options.serve.server.host, "address to listen on")
+      ->option_text("HOST");
+  serve->add_option("-p,--port", options.serve.server.port, "0: any free port")
+      ->option_text("PORT");
+  serve
+      ->add_option("--api-key", options.serve.server.api_keys,
+                   "required as `Authorization: Bearer KEY`")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->option_text("KEY ...");
+  serve
+      ->add_option("--served-model-name", options.serve.server.served_model_names,
+                   "names of the model in the API")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->option_text("NAME ...");
+  serve
+      ->add_option("--chat-template", options.chat_template_file,
+                   "Jinja file instead of the model's own")
       ->option_text("FILE");
   serve->add_flag("--trust-request-chat-template", options.serve.server.allow_request_chat_template,
                   "requests may bring their own template");
-  serve->add_option("--drain-timeout", options.serve.server.drain_timeout, "seconds to let requests end on SIGTERM")
-      ->check(CLI::NonNegativeNumber)->option_text("SECONDS");
+  serve
+      ->add_option("--drain-timeout", options.serve.server.drain_timeout,
+                   "seconds to let requests end on SIGTERM")
+      ->check(CLI::NonNegativeNumber)
+      ->option_text("SECONDS");
 
   CLI::App* run = add_command(app, "run", "one prompt, one answer (also from stdin)");
   add_common_options(run, options);
   add_engine_options(run, options.run.engine);
   add_sampling_options(run, options.run.sampling);
-  run->add_option("-p,--prompt", options.run.prompt, "the prompt; piped text is appended")->option_text("TEXT");
+  run->add_option("-p,--prompt", options.run.prompt, "the prompt; piped text is appended")
+      ->option_text("TEXT");
   run->add_option("--system", options.run.system, "system message")->option_text("TEXT");
   run->add_flag("--raw", options.run.raw, "no chat template");
 
@@ -167,33 +218,49 @@ void define_commands(CLI::App& app, Options& options) {
   CLI::App* throughput = add_command(*bench, "throughput", "many requests at once");
   add_common_options(throughput, options);
   add_engine_options(throughput, options.throughput.engine);
-  throughput->add_option("--num-prompts", options.throughput.num_prompts, "requests")->check(CLI::PositiveNumber);
-  throughput->add_option("--input-len", options.throughput.input_len, "tokens in")->check(CLI::PositiveNumber);
-  throughput->add_option("--output-len", options.throughput.output_len, "tokens out")->check(CLI::PositiveNumber);
-  throughput->add_option("--max-concurrency", options.throughput.max_concurrency, "0: all at once")->check(CLI::NonNegativeNumber);
+  throughput->add_option("--num-prompts", options.throughput.num_prompts, "requests")
+      ->check(CLI::PositiveNumber);
+  throughput->add_option("--input-len", options.throughput.input_len, "tokens in")
+      ->check(CLI::PositiveNumber);
+  throughput->add_option("--output-len", options.throughput.output_len, "tokens out")
+      ->check(CLI::PositiveNumber);
+  throughput->add_option("--max-concurrency", options.throughput.max_concurrency, "0: all at once")
+      ->check(CLI::NonNegativeNumber);
   throughput->add_flag("--json", options.throughput.json, "print JSON");
-  CLI::App* latency = add_command(*bench, "latency", "prefill and decode rates of a single request");
+  CLI::App* latency =
+      add_command(*bench, "latency", "prefill and decode rates of a single request");
   add_common_options(latency, options);
   add_engine_options(latency, options.latency.engine);
   latency->add_option("--prompt-len", options.latency.prompt_lens, "prefill lengths")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->check(CLI::PositiveNumber);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::PositiveNumber);
   latency->add_option("--output-len", options.latency.output_lens, "decode lengths")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->check(CLI::PositiveNumber);
-  latency->add_option("-r,--repetitions", options.latency.repetitions, "samples of each")->check(CLI::PositiveNumber);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::PositiveNumber);
+  latency->add_option("-r,--repetitions", options.latency.repetitions, "samples of each")
+      ->check(CLI::PositiveNumber);
   latency->add_flag("--json", options.latency.json, "print JSON");
   CLI::App* probe = add_command(*bench, "probe", "read bandwidth and FMA rate of this machine");
   add_common_options(probe, options);
-  probe->add_option("-t,--threads", options.probe.threads, "0: one per physical core")->check(CLI::Range(0, 1024));
+  probe->add_option("-t,--threads", options.probe.threads, "0: one per physical core")
+      ->check(CLI::Range(0, 1024));
   probe->add_flag("--json", options.probe.json, "print JSON");
 
-  CLI::App* backends = add_command(app, "backends", "attention backends: which can serve a model, and why not");
+  CLI::App* backends =
+      add_command(app, "backends", "attention backends: which can serve a model, and why not");
   add_common_options(backends, options);
   add_engine_options(backends, options.backends.engine);
-  backends->add_option("--verify", options.backends.verify, "run the conformance suite against a backend")->option_text("NAME");
+  backends
+      ->add_option("--verify", options.backends.verify,
+                   "run the conformance suite against a backend")
+      ->option_text("NAME");
 
-  CLI::App* inspect = add_command(app, "inspect", "architecture, tensors and memory plan of a model");
+  CLI::App* inspect =
+      add_command(app, "inspect", "architecture, tensors and memory plan of a model");
   add_common_options(inspect, options);
-  inspect->add_option("path,-m,--model", options.inspect.path, "GGUF file or model folder")->required()->option_text("PATH");
+  inspect->add_option("path,-m,--model", options.inspect.path, "GGUF file or model folder")
+      ->required()
+      ->option_text("PATH");
   inspect->add_flag("--all", options.inspect.all, "every tensor and key");
 }
 
@@ -201,7 +268,8 @@ int run_selected(CLI::App& app, Options& options) {
   const auto with_model = [](EngineConfig& config) {
     if (config.model.empty()) config.model = default_model_path();
     if (config.model.empty()) {
-      return invalid_argument("no model: give --model PATH, or run `make demo` once to fetch the default model");
+      return invalid_argument(
+          "no model: give --model PATH, or run `make demo` once to fetch the default model");
     }
     return ok_status();
   };
@@ -210,14 +278,16 @@ int run_selected(CLI::App& app, Options& options) {
     if (const Status status = with_model(serve.engine); !status.ok()) return fail(status);
     if (serve.server.served_model_names.empty()) {
       const std::filesystem::path path(serve.engine.model);
-      const std::string name = path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+      const std::string name =
+          path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
       serve.server.served_model_names = {name.empty() ? serve.engine.model : name};
       if (name != serve.engine.model) serve.server.served_model_names.push_back(serve.engine.model);
     }
     serve.server.model_root = serve.engine.model;
     if (!options.chat_template_file.empty()) {
       std::ifstream file(options.chat_template_file, std::ios::binary);
-      if (!file) return fail(not_found("{}: cannot read the chat template", options.chat_template_file));
+      if (!file)
+        return fail(not_found("{}: cannot read the chat template", options.chat_template_file));
       serve.server.chat_template.assign(std::istreambuf_iterator<char>(file), {});
     }
     return serve_command(serve);
@@ -233,25 +303,30 @@ int run_selected(CLI::App& app, Options& options) {
   if (CLI::App* bench = app.get_subcommand("bench"); app.got_subcommand(bench)) {
     if (bench->got_subcommand("probe")) return bench_probe_command(options.probe);
     if (bench->got_subcommand("latency")) {
-      if (const Status status = with_model(options.latency.engine); !status.ok()) return fail(status);
+      if (const Status status = with_model(options.latency.engine); !status.ok())
+        return fail(status);
       return bench_latency_command(options.latency);
     }
-    if (const Status status = with_model(options.throughput.engine); !status.ok()) return fail(status);
+    if (const Status status = with_model(options.throughput.engine); !status.ok())
+      return fail(status);
     return bench_throughput_command(options.throughput);
   }
   if (app.got_subcommand("backends")) {
-    if (const Status status = with_model(options.backends.engine); !status.ok()) return fail(status);
+    if (const Status status = with_model(options.backends.engine); !status.ok())
+      return fail(status);
     return backends_command(options.backends);
   }
   return inspect_command(options.inspect);
 }
 
 // The command the arguments name ("bench throughput" is two deep), and how many arguments name it.
-std::pair<CLI::App*, size_t> selected_command(CLI::App& app, const std::vector<std::string>& arguments) {
+std::pair<CLI::App*, size_t> selected_command(CLI::App& app,
+                                              const std::vector<std::string>& arguments) {
   CLI::App* command = &app;
   size_t used = 0;
   while (used < arguments.size()) {
-    const auto children = command->get_subcommands([&](CLI::App* child) { return child->check_name(arguments[used]); });
+    const auto children = command->get_subcommands(
+        [&](CLI::App* child) { return child->check_name(arguments[used]); });
     if (children.empty()) break;
     command = children.front();
     ++used;
@@ -270,7 +345,8 @@ bool any_command_knows(const CLI::App& app, const std::string& flag) {
   return false;
 }
 
-// Arguments with those of the environment and the file put before the flags, weakest first (the last one wins).
+// Arguments with those of the environment and the file put before the flags, weakest first (the
+// last one wins).
 Result<std::vector<std::string>> with_settings(CLI::App& app, std::vector<std::string> arguments) {
   const auto [command, used] = selected_command(app, arguments);
   if (command == &app) return arguments;
@@ -288,7 +364,8 @@ Result<std::vector<std::string>> with_settings(CLI::App& app, std::vector<std::s
     TENON_ASSIGN_OR_RETURN(const Settings settings, settings_from_yaml(file));
     for (const Setting& setting : settings) {
       if (!knows(command, setting.name)) {
-        return invalid_argument("{}: unknown key '{}' for `tenon {}`", file, setting.name, command->get_name());
+        return invalid_argument("{}: unknown key '{}' for `tenon {}`", file, setting.name,
+                                command->get_name());
       }
       inserted.push_back("--" + setting.name + "=" + setting.value);
     }
@@ -297,10 +374,12 @@ Result<std::vector<std::string>> with_settings(CLI::App& app, std::vector<std::s
     if (knows(command, setting.name)) {
       inserted.push_back("--" + setting.name + "=" + setting.value);
     } else if (!any_command_knows(app, setting.name)) {
-      return invalid_argument("unknown environment variable {}: no command has a flag --{}", setting.source, setting.name);
+      return invalid_argument("unknown environment variable {}: no command has a flag --{}",
+                              setting.source, setting.name);
     }
   }
-  arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(used), inserted.begin(), inserted.end());
+  arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(used), inserted.begin(),
+                   inserted.end());
   return arguments;
 }
 
@@ -325,8 +404,10 @@ int main_impl(std::vector<std::string> arguments) {
     const int code = app.exit(error);
     return code == 0 ? 0 : 2;
   }
-  static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo},
-                                                          {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}};
+  static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
+                                                          {"info", LogLevel::kInfo},
+                                                          {"warning", LogLevel::kWarning},
+                                                          {"error", LogLevel::kError}};
   // Only the server's log is of interest by default; the others print their results.
   const bool quiet = !app.got_subcommand("serve") && options.log_level == "info";
   set_log_level(quiet ? LogLevel::kWarning : kLevels.at(options.log_level));

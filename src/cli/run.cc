@@ -20,14 +20,17 @@ int run_command(const RunOptions& options) {
     const std::string piped{std::istreambuf_iterator<char>(std::cin), {}};
     if (!piped.empty()) prompt += prompt.empty() ? piped : "\n" + piped;
   }
-  if (prompt.empty()) return fail(invalid_argument("no prompt: give -p \"...\" or pipe text to stdin"));
+  if (prompt.empty())
+    return fail(invalid_argument("no prompt: give -p \"...\" or pipe text to stdin"));
 
   auto session = Session::load(options.engine);
   if (!session.ok()) return fail(session.status());
   Result<std::vector<int32_t>> ids = [&]() -> Result<std::vector<int32_t>> {
-    if (options.raw || session->chat_template == nullptr) return session->text.tokenizer->encode(prompt);
+    if (options.raw || session->chat_template == nullptr)
+      return session->text.tokenizer->encode(prompt);
     nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-    if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
+    if (!options.system.empty())
+      messages.push_back({{"role", "system"}, {"content", options.system}});
     messages.push_back({{"role", "user"}, {"content", prompt}});
     return session->encode_chat(messages);
   }();

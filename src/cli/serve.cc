@@ -17,26 +17,32 @@
 namespace tenon::cli {
 namespace {
 
-std::atomic<int> g_signals{0};  // SIGTERM and SIGINT received; a signal handler can reach nothing else
+std::atomic<int> g_signals{
+    0};  // SIGTERM and SIGINT received; a signal handler can reach nothing else
 
 constexpr double kStatsInterval = 10.0;  // seconds between lines of the log while there is work
 constexpr auto kPoll = std::chrono::milliseconds(50);
 
-// glibc gives every thread a heap of its own and keeps what the largest request needed in each of them. Two heaps for the
-// I/O and worker threads cost no measurable time and keep resident memory near what is in use.
+// glibc gives every thread a heap of its own and keeps what the largest request needed in each of
+// them. Two heaps for the I/O and worker threads cost no measurable time and keep resident memory
+// near what is in use.
 constexpr int kMallocArenas = 2;
 
 // One line of the log for the interval between two snapshots, in the manner of vLLM's.
 void log_stats(const EngineStats& before, const EngineStats& now, double seconds) {
   const auto rate = [&](uint64_t a, uint64_t b) { return static_cast<double>(b - a) / seconds; };
-  const auto share = [](double part, double whole) { return whole > 0 ? 100.0 * part / whole : 0.0; };
+  const auto share = [](double part, double whole) {
+    return whole > 0 ? 100.0 * part / whole : 0.0;
+  };
   log_info(
-      "input {:.1f} tok/s, output {:.1f} tok/s, running {}, waiting {}, swapped {}, KV cache {:.1f} %, prefix hits "
+      "input {:.1f} tok/s, output {:.1f} tok/s, running {}, waiting {}, swapped {}, KV cache "
+      "{:.1f} %, prefix hits "
       "{:.1f} %",
-      rate(before.prompt_tokens, now.prompt_tokens), rate(before.generation_tokens, now.generation_tokens),
-      now.running, now.waiting, now.swapped,
+      rate(before.prompt_tokens, now.prompt_tokens),
+      rate(before.generation_tokens, now.generation_tokens), now.running, now.waiting, now.swapped,
       share(static_cast<double>(now.kv_blocks_used), static_cast<double>(now.kv_blocks_total)),
-      share(static_cast<double>(now.prefix_cache_hits), static_cast<double>(now.prefix_cache_queries)));
+      share(static_cast<double>(now.prefix_cache_hits),
+            static_cast<double>(now.prefix_cache_queries)));
 }
 
 void serve_until_signal(const Engine& engine) {
@@ -64,10 +70,12 @@ int serve_command(const ServeOptions& options) {
   ::sigaction(SIGINT, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
 
-  auto server = Server::start(options.server);  // binds first: a port in use must not cost a model load
+  auto server =
+      Server::start(options.server);  // binds first: a port in use must not cost a model load
   if (!server.ok()) return fail(server.status());
   const LoadProgress bar = terminal_progress();
-  auto text = std::async(std::launch::async, [&] { return load_text_assets(options.engine.model); });
+  auto text =
+      std::async(std::launch::async, [&] { return load_text_assets(options.engine.model); });
   auto engine = Engine::create(options.engine, [&](double done, const std::string& what) {
     (*server)->set_loading_progress(done, what);
     if (bar) bar(done, what);
@@ -80,7 +88,8 @@ int serve_command(const ServeOptions& options) {
 
   const ModelInfo& info = (*engine)->model_info();
   log_info("{} loaded in {:.2f} s: {}, {:.0f} MiB of weights, {} threads, {}", info.architecture,
-           info.load_seconds, info.weights, static_cast<double>(info.weight_bytes) / 1048576.0, info.threads, info.isa);
+           info.load_seconds, info.weights, static_cast<double>(info.weight_bytes) / 1048576.0,
+           info.threads, info.isa);
   log_info("attention backend: {}", info.attention_reason);
   log_info("KV cache: {} blocks of {} tokens, {}, {:.0f} MiB; context {} tokens; prefix cache {}",
            info.num_kv_blocks, info.block_size, info.kv_cache_dtype,

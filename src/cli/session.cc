@@ -48,7 +48,8 @@ LoadProgress terminal_progress() {
     if (done >= 1.0) {
       std::fprintf(stderr, "\r\033[K");  // the bar has served its purpose
     } else {
-      std::fprintf(stderr, "\r[%s] %3d %% %s\033[K", bar.c_str(), static_cast<int>(done * 100), what.c_str());
+      std::fprintf(stderr, "\r[%s] %3d %% %s\033[K", bar.c_str(), static_cast<int>(done * 100),
+                   what.c_str());
     }
     std::fflush(stderr);
   };
@@ -77,15 +78,17 @@ Result<std::vector<int32_t>> Session::encode_chat(const nlohmann::ordered_json& 
   ChatTemplateOptions options;
   options.bos_token = token_text(text.tokenizer->bos_id());
   options.eos_token = token_text(text.tokenizer->eos_id());
-  TENON_ASSIGN_OR_RETURN(const RenderedPrompt prompt,
-                         chat_template->render(messages, nullptr, nlohmann::ordered_json::object(), options));
+  TENON_ASSIGN_OR_RETURN(
+      const RenderedPrompt prompt,
+      chat_template->render(messages, nullptr, nlohmann::ordered_json::object(), options));
   EncodeOptions encode;
   encode.add_special = false;  // the template prints BOS itself where the model wants one
   encode.untrusted = prompt.untrusted;
   return text.tokenizer->encode(prompt.text, encode);
 }
 
-Result<Generation> generate(const Session& session, GenerationRequest request,
+Result<Generation> generate(const Session& session,
+                            GenerationRequest request,
                             const DetokenizerOptions& options,
                             const std::function<void(const std::string&)>& on_text,
                             const std::atomic<bool>* cancel) {
@@ -134,7 +137,8 @@ Result<Generation> generate(const Session& session, GenerationRequest request,
           result.finish_reason = FinishReason::kStop;
         }
       }
-      if (output.finish_reason != FinishReason::kNone && result.finish_reason == FinishReason::kNone) {
+      if (output.finish_reason != FinishReason::kNone &&
+          result.finish_reason == FinishReason::kNone) {
         result.finish_reason = output.finish_reason;
       }
     }
@@ -147,10 +151,13 @@ Result<Generation> generate(const Session& session, GenerationRequest request,
 }
 
 std::string describe(const Generation& generation) {
-  const auto rate = [](double tokens, double seconds) { return seconds > 0 ? tokens / seconds : 0.0; };
+  const auto rate = [](double tokens, double seconds) {
+    return seconds > 0 ? tokens / seconds : 0.0;
+  };
   const double computed = static_cast<double>(generation.prompt_tokens - generation.cached_tokens);
   return fmt::format(
-      "{} tokens in ({} cached), {} out | TTFT {:.0f} ms | input {:.0f} tok/s | output {:.1f} tok/s",
+      "{} tokens in ({} cached), {} out | TTFT {:.0f} ms | input {:.0f} tok/s | output {:.1f} "
+      "tok/s",
       generation.prompt_tokens, generation.cached_tokens, generation.output_tokens,
       generation.ttft_seconds * 1e3, rate(computed, generation.ttft_seconds),
       rate(static_cast<double>(generation.output_tokens - 1), generation.decode_seconds));

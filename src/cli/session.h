@@ -1,5 +1,5 @@
-// A loaded model for the commands that talk to it from the terminal: engine, tokenizer, chat template.
-// One thread at a time.
+// A loaded model for the commands that talk to it from the terminal: engine, tokenizer, chat
+// template. One thread at a time.
 #pragma once
 
 #include <atomic>
@@ -37,8 +37,10 @@ struct Generation {
   double decode_seconds = 0;  // first token to last token
 };
 
-// Runs one request to its end; on_text gets each piece of text. A true `*cancel` aborts the request.
-Result<Generation> generate(const Session& session, GenerationRequest request,
+// Runs one request to its end; on_text gets each piece of text. A true `*cancel` aborts the
+// request.
+Result<Generation> generate(const Session& session,
+                            GenerationRequest request,
                             const DetokenizerOptions& options,
                             const std::function<void(const std::string&)>& on_text,
                             const std::atomic<bool>* cancel);

@@ -26,9 +26,12 @@ Result<Settings> settings_from_environment() {
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
-    if (text.rfind(kPrefix, 0) != 0 || text.rfind(kTests, 0) == 0 || equals == std::string_view::npos) continue;
+    if (text.rfind(kPrefix, 0) != 0 || text.rfind(kTests, 0) == 0 ||
+        equals == std::string_view::npos)
+      continue;
     const std::string name(text.substr(0, equals));
-    settings.push_back({flag_name(name.substr(kPrefix.size())), std::string(text.substr(equals + 1)), name});
+    settings.push_back(
+        {flag_name(name.substr(kPrefix.size())), std::string(text.substr(equals + 1)), name});
   }
   return settings;
 }
@@ -44,7 +47,8 @@ Result<Settings> settings_from_yaml(const std::string& path) {
       if (item.second.IsScalar()) {
         settings.push_back({name, item.second.as<std::string>(), source});
       } else if (item.second.IsSequence()) {
-        for (const auto& element : item.second) settings.push_back({name, element.as<std::string>(), source});
+        for (const auto& element : item.second)
+          settings.push_back({name, element.as<std::string>(), source});
       } else {
         return invalid_argument("{}: '{}' must be a value or a list of values", source, name);
       }

@@ -117,7 +117,8 @@ class EngineImpl final : public Engine {
     if (request.prompt.empty()) return invalid_argument("the prompt is empty").with_param("prompt");
     for (const int32_t token : request.prompt) {
       if (token < 0 || token >= info.vocab_size) {
-        return invalid_argument("prompt: token id {} is not in the vocabulary of {} tokens", token, info.vocab_size)
+        return invalid_argument("prompt: token id {} is not in the vocabulary of {} tokens", token,
+                                info.vocab_size)
             .with_param("prompt");
       }
     }
@@ -125,19 +126,23 @@ class EngineImpl final : public Engine {
     const int64_t least_output = request.sampling.max_tokens > 0 ? 1 : 0;
     if (length + least_output > info.max_model_len) {
       return invalid_argument(
-                 "This model's maximum context length is {} tokens. However, the prompt has {} tokens{}.",
-                 info.max_model_len, length, least_output > 0 ? " and leaves no room for an answer" : "")
+                 "This model's maximum context length is {} tokens. However, the prompt has {} "
+                 "tokens{}.",
+                 info.max_model_len, length,
+                 least_output > 0 ? " and leaves no room for an answer" : "")
           .with_param("prompt");
     }
     if (request.priority != 0 && !priorities_) {
-      return invalid_argument("priority {} needs a server started with --scheduling-policy priority",
-                              request.priority)
+      return invalid_argument(
+                 "priority {} needs a server started with --scheduling-policy priority",
+                 request.priority)
           .with_param("priority");
     }
     // The context is the harder limit: an answer that reaches it ends with finish reason `length`.
-    request.sampling.max_tokens =
-        static_cast<int32_t>(std::min<int64_t>(request.sampling.max_tokens, info.max_model_len - length));
-    request.sampling.min_tokens = std::min(request.sampling.min_tokens, request.sampling.max_tokens);
+    request.sampling.max_tokens = static_cast<int32_t>(
+        std::min<int64_t>(request.sampling.max_tokens, info.max_model_len - length));
+    request.sampling.min_tokens =
+        std::min(request.sampling.min_tokens, request.sampling.max_tokens);
     const auto total = static_cast<int32_t>(length) + request.sampling.max_tokens;
     return scheduler_.check_fits(static_cast<int32_t>(length), total);
   }
@@ -169,7 +174,8 @@ class EngineImpl final : public Engine {
     abort_ids_.clear();
     submissions_.drain(inbox_, timeout);
     aborts_.drain(abort_ids_, std::chrono::milliseconds(0));
-    // Once more: an abort follows its submission, so every abort taken above now has its request in the inbox.
+    // Once more: an abort follows its submission, so every abort taken above now has its request in
+    // the inbox.
     submissions_.drain(inbox_, std::chrono::milliseconds(0));
     for (Submission& submission : inbox_) admit(std::move(submission));
     for (const RequestId id : abort_ids_) {
@@ -181,13 +187,14 @@ class EngineImpl final : public Engine {
     NewRequest request;
     request.id = submission.id;
     request.prompt = submission.request.prompt;
-    request.max_total_tokens =
-        static_cast<int32_t>(submission.request.prompt.size()) + submission.request.sampling.max_tokens;
+    request.max_total_tokens = static_cast<int32_t>(submission.request.prompt.size()) +
+                               submission.request.sampling.max_tokens;
     request.priority = submission.request.priority;
     request.cache_salt = submission.request.cache_salt;
     request.read_prefix_cache = !submission.request.sampling.prompt_logprobs.has_value();
     const RequestId id = submission.id;
-    auto live = std::make_unique<LiveRequest>(std::move(submission), parts_.info.eos_token_ids, seed_ ^ (id << 20));
+    auto live = std::make_unique<LiveRequest>(std::move(submission), parts_.info.eos_token_ids,
+                                              seed_ ^ (id << 20));
     live_.emplace(id, std::move(live));
     const Status added = scheduler_.add(std::move(request));
     if (!added.ok()) {
@@ -208,13 +215,15 @@ class EngineImpl final : public Engine {
     targets_.clear();
     for (const PlanRow& row : plan.rows) {
       LiveRequest& live = *live_.at(row.id);
-      targets_.push_back({&live.sampler, live.prompt_logprobs.empty() ? nullptr : &live.prompt_logprobs});
+      targets_.push_back(
+          {&live.sampler, live.prompt_logprobs.empty() ? nullptr : &live.prompt_logprobs});
     }
     TENON_ASSIGN_OR_RETURN(std::span<SampledRow> sampled, runner_.run(plan, targets_));
     collect_results(plan, sampled);
     scheduler_.commit(plan, results_);
     if (!plan.rows.empty()) stats_.record_step(plan.num_tokens);
-    publish_gauges();  // before the outputs: who has seen a request end must find it gone in the gauges
+    publish_gauges();  // before the outputs: who has seen a request end must find it gone in the
+                       // gauges
     for (size_t i = 0; i < plan.rows.size(); ++i) {
       if (results_[i].finished) {
         finish(plan.rows[i].id, reasons_[i], std::move(outputs_[i]));
@@ -348,7 +357,8 @@ class EngineImpl final : public Engine {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config, const LoadProgress& progress) {
+Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config,
+                                               const LoadProgress& progress) {
   TENON_ASSIGN_OR_RETURN(EngineParts parts, build_engine(config, progress));
   return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), config));
 }

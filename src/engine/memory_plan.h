@@ -9,20 +9,20 @@
 namespace tenon {
 
 struct MemoryFacts {
-  int64_t bytes_per_block = 0;   // over all layers
-  int32_t model_max_len = 0;     // trained context, tokens
-  int64_t available_bytes = 0;   // memory that may still be taken
+  int64_t bytes_per_block = 0;  // over all layers
+  int32_t model_max_len = 0;    // trained context, tokens
+  int64_t available_bytes = 0;  // memory that may still be taken
 };
 
 struct MemoryPlan {
   int64_t num_blocks = 0;  // the null block included
   int32_t max_model_len = 0;
-  int64_t num_host_blocks = 0;  // swap space
+  int64_t num_host_blocks = 0;   // swap space
   bool context_reduced = false;  // the pool holds less than the model's own limit
 };
 
-// Errors: kInvalidArgument (--max-model-len above the model's limit, or above what an explicit pool holds),
-// kResourceExhausted (not enough memory); the message says what would fit.
+// Errors: kInvalidArgument (--max-model-len above the model's limit, or above what an explicit pool
+// holds), kResourceExhausted (not enough memory); the message says what would fit.
 Result<MemoryPlan> plan_memory(const EngineConfig& config, const MemoryFacts& facts);
 
 // Memory this process may still take: the kernel's estimate, less if a cgroup limits it.

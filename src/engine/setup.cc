@@ -32,8 +32,8 @@ DType kv_dtype(const EngineConfig& config) {
   return config.dtype == ModelDType::kFloat32 ? DType::kF32 : DType::kF16;
 }
 
-// What `auto` preemption weighs. Orders of magnitude of one CPU core pair are enough: the choice only flips where the
-// two costs are near each other.
+// What `auto` preemption weighs. Orders of magnitude of one CPU core pair are enough: the choice
+// only flips where the two costs are near each other.
 PreemptionCosts preemption_costs(const Model& model, int64_t bytes_per_block) {
   constexpr double kWeightBytesPerSecond = 40e9;  // prefill reuses each weight for many tokens
   constexpr double kCopyBytesPerSecond = 5e9;     // out and back in
@@ -45,14 +45,16 @@ PreemptionCosts preemption_costs(const Model& model, int64_t bytes_per_block) {
 
 Status check_device(const std::string& device) {
   if (device == "auto" || device == "cpu") return ok_status();
-  if (device == "cuda") return unsupported("--device cuda: this build of Tenon has no CUDA support");
+  if (device == "cuda")
+    return unsupported("--device cuda: this build of Tenon has no CUDA support");
   return invalid_argument("--device {}: expected auto, cpu or cuda", device);
 }
 
 std::string describe(const AttentionRequirements& wanted) {
-  return fmt::format("{} query heads on {} KV heads, head size {}, {} queries, {} KV cache, blocks of {} tokens",
-                     wanted.num_q_heads, wanted.num_kv_heads, wanted.head_dim_qk,
-                     dtype_traits(wanted.q_dtype).name, dtype_traits(wanted.kv_dtype).name, wanted.block_size);
+  return fmt::format(
+      "{} query heads on {} KV heads, head size {}, {} queries, {} KV cache, blocks of {} tokens",
+      wanted.num_q_heads, wanted.num_kv_heads, wanted.head_dim_qk,
+      dtype_traits(wanted.q_dtype).name, dtype_traits(wanted.kv_dtype).name, wanted.block_size);
 }
 
 AttentionRequirements attention_requirements(const ModelConfig& model, const EngineConfig& config) {
@@ -72,7 +74,8 @@ Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress&
   const double start = now_seconds();
   TENON_RETURN_IF_ERROR(check_device(config.device));
   EngineParts parts;
-  parts.threads = std::make_unique<ThreadPool>(config.threads > 0 ? config.threads : default_num_threads());
+  parts.threads =
+      std::make_unique<ThreadPool>(config.threads > 0 ? config.threads : default_num_threads());
   TENON_ASSIGN_OR_RETURN(parts.ops, make_cpu_ops(parts.threads.get(), config.cpu_isa));
 
   ModelLoadOptions load;
@@ -109,8 +112,9 @@ Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress&
   facts.available_bytes = available_memory_bytes();
   TENON_ASSIGN_OR_RETURN(const MemoryPlan memory, plan_memory(config, facts));
   if (memory.context_reduced) {
-    log_warning("the KV cache holds {} tokens, so the context is limited to that instead of the model's {}",
-                memory.max_model_len, model.max_position);
+    log_warning(
+        "the KV cache holds {} tokens, so the context is limited to that instead of the model's {}",
+        memory.max_model_len, model.max_position);
   }
   const KvLayout layout = resolve_kv_layout(*parts.attention);
   TENON_ASSIGN_OR_RETURN(KvPool kv, KvPool::create(spec, layout, memory.num_blocks));
@@ -128,10 +132,12 @@ Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress&
   parts.scheduler.policy = config.scheduling_policy;
   parts.scheduler.preemption_mode = config.preemption_mode;
   parts.scheduler.costs = preemption_costs(*parts.model, facts.bytes_per_block);
-  parts.scheduler.budget = {config.max_num_batched_tokens, config.max_num_seqs, config.enable_chunked_prefill};
+  parts.scheduler.budget = {config.max_num_batched_tokens, config.max_num_seqs,
+                            config.enable_chunked_prefill};
   if (!config.enable_chunked_prefill && config.max_num_batched_tokens < memory.max_model_len) {
     // A whole prompt has to fit into one step.
-    log_info("chunked prefill is off: the token budget of a step is raised to the context, {}", memory.max_model_len);
+    log_info("chunked prefill is off: the token budget of a step is raised to the context, {}",
+             memory.max_model_len);
     parts.scheduler.budget.max_num_batched_tokens = memory.max_model_len;
   }
   TENON_RETURN_IF_ERROR(Scheduler::validate(parts.scheduler));
@@ -183,8 +189,8 @@ Result<AttentionReport> report_attention_backends(const EngineConfig& config) {
   AttentionReport report;
   report.wanted = describe(context.requirements);
   for (BackendVerdict& verdict : attention_backend_table(registry, context)) {
-    report.backends.push_back({std::move(verdict.name), std::move(verdict.summary), verdict.preference,
-                               std::move(verdict.reasons)});
+    report.backends.push_back({std::move(verdict.name), std::move(verdict.summary),
+                               verdict.preference, std::move(verdict.reasons)});
   }
   TENON_ASSIGN_OR_RETURN(const BackendChoice choice,
                          get_attention_backend(registry, config.attention_backend, context));

@@ -1,4 +1,5 @@
-// From a configuration to the parts of an engine: threads, operators, model, attention backend, KV memory.
+// From a configuration to the parts of an engine: threads, operators, model, attention backend, KV
+// memory.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,8 @@ struct EngineParts {
   ModelInfo info;
 };
 
-// Rows of logits computed at once; more are taken in slices, so that a large vocabulary costs bounded memory.
+// Rows of logits computed at once; more are taken in slices, so that a large vocabulary costs
+// bounded memory.
 inline constexpr int32_t kLogitsSlice = 64;
 
 Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress& progress);

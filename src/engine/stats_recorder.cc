@@ -5,15 +5,16 @@
 namespace tenon {
 namespace {
 
-// Bucket bounds of vLLM's metrics of the same names, so that existing dashboards fit. A few finer ones are added in
-// front where a small model on a CPU would fall below the first.
-const std::vector<double> kTtftBounds = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,  .75,
-                                         1,    2.5,  5,   7.5, 10,  20,  40,  80,  160, 640, 2560};
-const std::vector<double> kTokenBounds = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4,
-                                          .5,   .75,   1,    2.5, 5,    7.5, 10,   20, 40,  80};
-const std::vector<double> kRequestBounds = {.01, .03, .1, .3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,  15,
-                                            20,  30,  40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-const std::vector<double> kIterationBounds = {1,   8,   16,   32,   64,   128,  256,
+// Bucket bounds of vLLM's metrics of the same names, so that existing dashboards fit. A few finer
+// ones are added in front where a small model on a CPU would fall below the first.
+const std::vector<double> kTtftBounds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                         1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+const std::vector<double> kTokenBounds = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3,
+                                          .4,   .5,    .75,  1,   2.5,  5,   7.5,  10, 20,  40, 80};
+const std::vector<double> kRequestBounds = {.01, .03, .1,  .3,  .5,  .8,  1,    1.5,
+                                            2,   2.5, 5,   10,  15,  20,  30,   40,
+                                            50,  60,  120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kIterationBounds = {1,   8,    16,   32,   64,   128,  256,
                                               512, 1024, 2048, 4096, 8192, 16384};
 
 // 1, 2, 5, 10, 20, 50, ... up to `limit`.
@@ -51,7 +52,8 @@ StatsRecorder::StatsRecorder(int32_t max_model_len, int64_t kv_blocks_total) {
                                    &stats_.decode_time, &stats_.inference_time}) {
     *histogram = make_histogram(kRequestBounds);
   }
-  for (HistogramData* histogram : {&stats_.prompt_length, &stats_.generation_length, &stats_.max_tokens_param}) {
+  for (HistogramData* histogram :
+       {&stats_.prompt_length, &stats_.generation_length, &stats_.max_tokens_param}) {
     *histogram = make_histogram(one_two_five(max_model_len));
   }
   stats_.iteration_tokens = make_histogram(kIterationBounds);
@@ -67,8 +69,11 @@ void StatsRecorder::record_inter_token(double seconds) {
   observe(stats_.inter_token_latency, seconds);
 }
 
-void StatsRecorder::record_finish(FinishReason reason, const RequestTimings& timings,
-                                  int64_t prompt_tokens, int64_t output_tokens, int32_t max_tokens) {
+void StatsRecorder::record_finish(FinishReason reason,
+                                  const RequestTimings& timings,
+                                  int64_t prompt_tokens,
+                                  int64_t output_tokens,
+                                  int32_t max_tokens) {
   std::lock_guard lock(mutex_);
   switch (reason) {
     case FinishReason::kStop: ++stats_.finished_stop; break;

@@ -19,8 +19,11 @@ class StatsRecorder {
 
   void record_first_token(const RequestTimings& timings);
   void record_inter_token(double seconds);
-  void record_finish(FinishReason reason, const RequestTimings& timings, int64_t prompt_tokens,
-                     int64_t output_tokens, int32_t max_tokens);
+  void record_finish(FinishReason reason,
+                     const RequestTimings& timings,
+                     int64_t prompt_tokens,
+                     int64_t output_tokens,
+                     int32_t max_tokens);
   void record_tokens_delivered(int64_t count);
   void record_step(int32_t num_tokens);
   // Takes gauges and the scheduler's counters over.

@@ -9,7 +9,8 @@ namespace tenon {
 StepRunner::StepRunner(EngineParts* parts, const Scheduler* scheduler)
     : parts_(parts),
       scheduler_(scheduler),
-      logits_(static_cast<size_t>(kLogitsSlice) * static_cast<size_t>(parts->info.vocab_size) * sizeof(float)),
+      logits_(static_cast<size_t>(kLogitsSlice) * static_cast<size_t>(parts->info.vocab_size) *
+              sizeof(float)),
       log_sum_exp_(kLogitsSlice),
       scratch_(static_cast<size_t>(parts->threads->num_threads())) {
   const StepBudget& budget = parts->scheduler.budget;
@@ -34,9 +35,11 @@ Result<std::span<SampledRow>> StepRunner::run(const StepPlan& plan,
   if (plan.rows.empty()) return std::span<SampledRow>(results_);
   prepare_inputs(plan);
 #ifndef NDEBUG
-  TENON_RETURN_IF_ERROR(validate_batch_view(batch_, parts_->scheduler.block_size, parts_->kv->num_blocks()));
+  TENON_RETURN_IF_ERROR(
+      validate_batch_view(batch_, parts_->scheduler.block_size, parts_->kv->num_blocks()));
 #endif
-  TENON_ASSIGN_OR_RETURN(const AttentionMetadata* metadata, parts_->attention->build_metadata(batch_));
+  TENON_ASSIGN_OR_RETURN(const AttentionMetadata* metadata,
+                         parts_->attention->build_metadata(batch_));
   ModelInput input;
   input.token_ids = token_ids_;
   input.positions = positions_;
@@ -100,8 +103,8 @@ void StepRunner::prepare_inputs(const StepPlan& plan) {
   batch_.slot_mapping = slot_mapping_;
 }
 
-void StepRunner::for_each_logits_slice(std::span<const int32_t> rows,
-                                       const std::function<void(size_t, const TensorView&)>& visit) {
+void StepRunner::for_each_logits_slice(
+    std::span<const int32_t> rows, const std::function<void(size_t, const TensorView&)>& visit) {
   const int64_t vocab = parts_->info.vocab_size;
   for (size_t first = 0; first < rows.size(); first += kLogitsSlice) {
     const auto slice = rows.subspan(first, std::min<size_t>(kLogitsSlice, rows.size() - first));
@@ -146,8 +149,9 @@ void StepRunner::sample(const StepPlan& plan, std::span<const SamplingTarget> ta
       const auto index = static_cast<size_t>(sampling_rows_[first + static_cast<size_t>(r)]);
       const auto& params = targets[index].sampler->params();
       if (!params.logprobs || results_[index].token < 0) continue;
-      results_[index].logprobs = make_logprobs({logits.row<const float>(r), vocab}, log_sum_exp_[static_cast<size_t>(r)],
-                                               results_[index].token, *params.logprobs);
+      results_[index].logprobs =
+          make_logprobs({logits.row<const float>(r), vocab}, log_sum_exp_[static_cast<size_t>(r)],
+                        results_[index].token, *params.logprobs);
     }
   });
 }

@@ -21,12 +21,13 @@ namespace tenon {
 // What the runner needs of a request beyond the scheduler's view.
 struct SamplingTarget {
   RequestSampler* sampler = nullptr;
-  // Entries [1, prompt) are filled as the prompt is computed; null if no prompt logprobs are wanted.
+  // Entries [1, prompt) are filled as the prompt is computed; null if no prompt logprobs are
+  // wanted.
   std::vector<TokenLogprobs>* prompt_logprobs = nullptr;
 };
 
 struct SampledRow {
-  int32_t token = -1;   // -1: the row samples nothing
+  int32_t token = -1;      // -1: the row samples nothing
   TokenLogprobs logprobs;  // if the request wants them
   Status error;
 };
@@ -35,8 +36,8 @@ class StepRunner {
  public:
   StepRunner(EngineParts* parts, const Scheduler* scheduler);
 
-  // targets[i] belongs to plan.rows[i]; the result is valid until the next call. Errors: kInternal, for the whole
-  // step.
+  // targets[i] belongs to plan.rows[i]; the result is valid until the next call. Errors: kInternal,
+  // for the whole step.
   Result<std::span<SampledRow>> run(const StepPlan& plan, std::span<const SamplingTarget> targets);
 
  private:
@@ -44,13 +45,15 @@ class StepRunner {
   void prepare_inputs(const StepPlan& plan);
   void sample(const StepPlan& plan, std::span<const SamplingTarget> targets);
   void score_prompts(const StepPlan& plan, std::span<const SamplingTarget> targets);
-  // Logits of `rows` (token indices of the step), in slices: visit(first index into rows, slice view).
+  // Logits of `rows` (token indices of the step), in slices: visit(first index into rows, slice
+  // view).
   void for_each_logits_slice(std::span<const int32_t> rows,
                              const std::function<void(size_t, const TensorView&)>& visit);
 
   EngineParts* parts_;
   const Scheduler* scheduler_;
-  std::vector<int32_t> token_ids_, positions_, query_start_loc_, seq_lens_, page_indptr_, page_indices_;
+  std::vector<int32_t> token_ids_, positions_, query_start_loc_, seq_lens_, page_indptr_,
+      page_indices_;
   std::vector<int64_t> slot_mapping_;
   BatchView batch_;
   Buffer logits_;

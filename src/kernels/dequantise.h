@@ -1,4 +1,5 @@
-// Conversion of stored weight rows to f32. Scalar and obvious: it is the definition of every format.
+// Conversion of stored weight rows to f32. Scalar and obvious: it is the definition of every
+// format.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace tenon {
 
-// dst[0, elements) = the values of `elements` stored elements. Requires: whole blocks; dtype is a float or
-// quantised type.
+// dst[0, elements) = the values of `elements` stored elements. Requires: whole blocks; dtype is a
+// float or quantised type.
 void dequantise(DType dtype, const void* src, int64_t elements, float* dst);
 
 }  // namespace tenon

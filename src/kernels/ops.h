@@ -1,10 +1,12 @@
 // The operator table: everything a model computes outside attention, for one device.
 //
 // Purpose:       models are written against Ops and never ask which device or instruction set runs.
-// Ownership:     an Ops owns its scratch memory and borrows the thread pool. A LinearWeight owns its
+// Ownership:     an Ops owns its scratch memory and borrows the thread pool. A LinearWeight owns
+// its
 //                (repacked) weights, or keeps the mapped file alive that holds them.
-// Thread safety: one thread at a time (the engine's); work is spread over the pool inside each call.
-// Shapes:        T tokens, K input features, N output features. Activations are f32 on the CPU.
+// Thread safety: one thread at a time (the engine's); work is spread over the pool inside each
+// call. Shapes:        T tokens, K input features, N output features. Activations are f32 on the
+// CPU.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +23,24 @@
 
 namespace tenon {
 
-// A weight matrix as stored in a file: `rows` output features of `cols` input features, row-major, each
-// row a whole number of blocks of `dtype`.
+// A weight matrix as stored in a file: `rows` output features of `cols` input features, row-major,
+// each row a whole number of blocks of `dtype`.
 struct WeightSource {
   std::string name;
   DType dtype = DType::kF32;
   const void* data = nullptr;
   int64_t rows = 0;
   int64_t cols = 0;
-  std::shared_ptr<const MappedFile> file;  // keeps `data` alive; may be null for memory that outlives Ops
+  std::shared_ptr<const MappedFile>
+      file;  // keeps `data` alive; may be null for memory that outlives Ops
 };
 
 // Opaque, device-specific form of one weight matrix [N, K]. Made by Ops::make_linear.
 class LinearWeight {
  public:
   virtual ~LinearWeight() = default;
-  [[nodiscard]] int64_t rows() const { return rows_; }   // N
-  [[nodiscard]] int64_t cols() const { return cols_; }   // K
+  [[nodiscard]] int64_t rows() const { return rows_; }    // N
+  [[nodiscard]] int64_t cols() const { return cols_; }    // K
   [[nodiscard]] int64_t bytes() const { return bytes_; }  // memory held, file pages included
   [[nodiscard]] const std::string& format() const { return format_; }  // "q4x16", "f32", for logs
 
@@ -49,7 +52,8 @@ class LinearWeight {
 // cos and sin for every position: cos[position * rotary_dim / 2 + i].
 struct RopeTable {
   int32_t rotary_dim = 0;
-  bool interleaved = false;  // pairs (2i, 2i+1) as GGUF's llama stores them; false: NeoX (i, i + rotary_dim/2)
+  bool interleaved =
+      false;  // pairs (2i, 2i+1) as GGUF's llama stores them; false: NeoX (i, i + rotary_dim/2)
   std::vector<float> cos, sin;
 };
 
@@ -60,43 +64,53 @@ class Ops {
   [[nodiscard]] virtual std::string_view isa() const = 0;     // "portable", "avx2", "avx512"
 
   // Stacks `parts` (same cols) into one weight: fused q/k/v or gate/up projections. Parts may have
-  // different dtypes. exact: dequantise to f32. Repacking runs on the pool; the file pages of a repacked
-  // part are dropped from memory. Errors: kUnsupported (dtype), kInvalidArgument (shapes).
+  // different dtypes. exact: dequantise to f32. Repacking runs on the pool; the file pages of a
+  // repacked part are dropped from memory. Errors: kUnsupported (dtype), kInvalidArgument (shapes).
   virtual Result<std::unique_ptr<LinearWeight>> make_linear(std::span<const WeightSource> parts,
                                                             bool exact) = 0;
 
   // y[T, N] = x[T, K] * W^T. x, y: f32, rows may be strided.
   virtual void linear(const LinearWeight& weight, const TensorView& x, const TensorView& y) = 0;
 
-  // out[T, K] = rows `ids` of `table` (read from the file's layout, dequantised). Requires: ids in range.
-  virtual void embedding(const WeightSource& table, std::span<const int32_t> ids,
+  // out[T, K] = rows `ids` of `table` (read from the file's layout, dequantised). Requires: ids in
+  // range.
+  virtual void embedding(const WeightSource& table,
+                         std::span<const int32_t> ids,
                          const TensorView& out) = 0;
 
   // out = x / sqrt(mean(x^2) + eps) * weight, per row (arXiv:1910.07467). out may be x.
-  virtual void rms_norm(const TensorView& x, std::span<const float> weight, float eps,
+  virtual void rms_norm(const TensorView& x,
+                        std::span<const float> weight,
+                        float eps,
                         const TensorView& out) = 0;
   // residual += x; out = rms_norm(residual).
-  virtual void add_rms_norm(const TensorView& residual, const TensorView& x,
-                            std::span<const float> weight, float eps, const TensorView& out) = 0;
+  virtual void add_rms_norm(const TensorView& residual,
+                            const TensorView& x,
+                            std::span<const float> weight,
+                            float eps,
+                            const TensorView& out) = 0;
 
   // Rotates the first rotary_dim features of each head of x[T, heads * head_dim] in place, by the
   // position of its row (RoFormer, arXiv:2104.09864). Requires: positions within the table.
-  virtual void rope(const TensorView& x, std::span<const int32_t> positions, int32_t head_dim,
+  virtual void rope(const TensorView& x,
+                    std::span<const int32_t> positions,
+                    int32_t head_dim,
                     const RopeTable& table) = 0;
 
   // out[T, F] = silu(g) * u with gate_up[T, 2F] = [g | u].
   virtual void silu_and_mul(const TensorView& gate_up, const TensorView& out) = 0;
 
   // out[i] = x[rows[i]].
-  virtual void gather_rows(const TensorView& x, std::span<const int32_t> rows,
+  virtual void gather_rows(const TensorView& x,
+                           std::span<const int32_t> rows,
                            const TensorView& out) = 0;
 
   // Writes log(sum(exp(logits[t]))) per row of logits[T, V] to out[T].
   virtual void log_sum_exp(const TensorView& logits, std::span<float> out) = 0;
 };
 
-// isa: "auto", "portable", "avx2", "avx512". kInvalidArgument for an unknown name, kUnsupported when this
-// CPU lacks it (the message lists what it has).
+// isa: "auto", "portable", "avx2", "avx512". kInvalidArgument for an unknown name, kUnsupported
+// when this CPU lacks it (the message lists what it has).
 [[nodiscard]] Result<std::unique_ptr<Ops>> make_cpu_ops(ThreadPool* pool, std::string_view isa);
 
 // The scalar oracle: double accumulation, weights always dequantised, no threads.

@@ -1,6 +1,7 @@
-// How KV bytes are arranged: logical axes layer (L), block (B), head (H), token (N), content (C: the head's
-// K followed by its V), and a stride order over them. The engine resolves one layout from what the chosen
-// attention backends accept; pool and backends only ever see strided views with 64-bit offsets.
+// How KV bytes are arranged: logical axes layer (L), block (B), head (H), token (N), content (C:
+// the head's K followed by its V), and a stride order over them. The engine resolves one layout
+// from what the chosen attention backends accept; pool and backends only ever see strided views
+// with 64-bit offsets.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct KvCacheSpec {
   int32_t num_kv_heads = 0;
   int32_t head_dim_k = 0;
   int32_t head_dim_v = 0;
-  int32_t block_size = 16;  // tokens per block
+  int32_t block_size = 16;    // tokens per block
   DType dtype = DType::kF16;  // f32, f16, bf16
 
   // Bytes of one block over all layers.
@@ -33,8 +34,9 @@ struct KvCacheSpec {
 };
 
 // The KV cells of one layer. Element (block, head, token, i) of K is at
-// base + block * block_stride + head * head_stride + token * token_stride + i; V the same plus v_offset.
-// All strides are in elements of `dtype`. Slot s is token s % block_size of block s / block_size.
+// base + block * block_stride + head * head_stride + token * token_stride + i; V the same plus
+// v_offset. All strides are in elements of `dtype`. Slot s is token s % block_size of block s /
+// block_size.
 struct KvView {
   void* base = nullptr;
   DType dtype = DType::kF16;
@@ -47,7 +49,8 @@ struct KvView {
   int64_t head_stride = 0;
   int64_t token_stride = 0;
   int64_t v_offset = 0;
-  float k_scale = 1.0F;  // stored value * scale = real value; used on the write and on the read path
+  float k_scale =
+      1.0F;  // stored value * scale = real value; used on the write and on the read path
   float v_scale = 1.0F;
 
   [[nodiscard]] int64_t k_offset(int64_t block, int64_t head, int64_t token) const {

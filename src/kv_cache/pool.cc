@@ -89,7 +89,8 @@ void copy_kv_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> c
   TENON_CHECK(same_spec(src.spec(), dst.spec()));
   TENON_CHECK(src.layout() == dst.layout());
   const KvCacheSpec& spec = src.spec();
-  // Layers of one block are contiguous in BLHNC: one copy moves them all. Elsewhere one copy a layer.
+  // Layers of one block are contiguous in BLHNC: one copy moves them all. Elsewhere one copy a
+  // layer.
   const int32_t pieces = src.layout() == KvLayout::kBLHNC ? 1 : spec.num_layers;
   const int64_t piece_bytes = spec.bytes_per_block() / pieces;
   for (const BlockCopy& copy : copies) {
@@ -100,8 +101,8 @@ void copy_kv_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> c
       const KvView to = dst.view(layer);
       const auto* source = static_cast<const std::byte*>(from.base) +
                            dtype_bytes(spec.dtype, from.k_offset(copy.src, 0, 0));
-      auto* target = static_cast<std::byte*>(to.base) +
-                     dtype_bytes(spec.dtype, to.k_offset(copy.dst, 0, 0));
+      auto* target =
+          static_cast<std::byte*>(to.base) + dtype_bytes(spec.dtype, to.k_offset(copy.dst, 0, 0));
       if (source != target) std::memcpy(target, source, static_cast<size_t>(piece_bytes));
     }
   }

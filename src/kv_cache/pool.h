@@ -32,8 +32,9 @@ class KvPool {
   Buffer buffer_;
 };
 
-// Copies whole blocks of all layers from `src` to `dst` (the same pool for copy-on-write, two pools for
-// swapping). Requires: equal specs and layouts, ids in range. Later copies see the result of earlier ones.
+// Copies whole blocks of all layers from `src` to `dst` (the same pool for copy-on-write, two pools
+// for swapping). Requires: equal specs and layouts, ids in range. Later copies see the result of
+// earlier ones.
 void copy_kv_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> copies);
 
 }  // namespace tenon

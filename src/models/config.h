@@ -16,7 +16,8 @@ struct RopeScaling {
   float low_freq_factor = 1.0F;
   float high_freq_factor = 4.0F;
   int32_t original_max_position = 8192;
-  // GGUF stores llama3 scaling as a tensor of per-frequency divisors (rope_freqs.weight); empty otherwise.
+  // GGUF stores llama3 scaling as a tensor of per-frequency divisors (rope_freqs.weight); empty
+  // otherwise.
   std::vector<float> freq_factors;
 };
 
@@ -33,7 +34,7 @@ struct ModelConfig {
   int32_t max_position = 0;  // trained context, tokens
   float rms_norm_eps = 1e-5F;
   float rope_theta = 10000.0F;
-  int32_t rotary_dim = 0;        // features of a head that are rotated; 0: head_dim
+  int32_t rotary_dim = 0;         // features of a head that are rotated; 0: head_dim
   bool rope_interleaved = false;  // GGUF llama weights are permuted for interleaved pairs
   RopeScaling rope_scaling;
   bool tie_word_embeddings = false;

@@ -5,7 +5,9 @@
 
 namespace tenon {
 
-TokenLogprobs make_logprobs(std::span<const float> logits, float log_sum_exp, int32_t token,
+TokenLogprobs make_logprobs(std::span<const float> logits,
+                            float log_sum_exp,
+                            int32_t token,
                             int32_t num_top) {
   TokenLogprobs result;
   result.token = token;

@@ -13,7 +13,8 @@ Status out_of_range(const char* name, double value, const char* range) {
 
 Status check_id(const char* name, int32_t id, int32_t vocab_size) {
   if (id >= 0 && id < vocab_size) return ok_status();
-  return invalid_argument("{}: token id {} is not in the vocabulary of {} tokens", name, id, vocab_size)
+  return invalid_argument("{}: token id {} is not in the vocabulary of {} tokens", name, id,
+                          vocab_size)
       .with_param(name);
 }
 
@@ -38,7 +39,8 @@ Status SamplingParams::validate(int32_t vocab_size) const {
   }
   for (const auto& [token, bias] : logit_bias) {
     TENON_RETURN_IF_ERROR(check_id("logit_bias", token, vocab_size));
-    if (!(bias >= -100.0F && bias <= 100.0F)) return out_of_range("logit_bias", bias, "[-100, 100]");
+    if (!(bias >= -100.0F && bias <= 100.0F))
+      return out_of_range("logit_bias", bias, "[-100, 100]");
   }
   for (const int32_t token : stop_token_ids) {
     TENON_RETURN_IF_ERROR(check_id("stop_token_ids", token, vocab_size));
@@ -46,7 +48,8 @@ Status SamplingParams::validate(int32_t vocab_size) const {
   if (max_tokens < 0) return out_of_range("max_tokens", max_tokens, "[0, inf)");
   if (min_tokens < 0) return out_of_range("min_tokens", min_tokens, "[0, inf)");
   if (min_tokens > max_tokens) {
-    return invalid_argument("min_tokens ({}) must not be above max_tokens ({})", min_tokens, max_tokens)
+    return invalid_argument("min_tokens ({}) must not be above max_tokens ({})", min_tokens,
+                            max_tokens)
         .with_param("min_tokens");
   }
   if (logprobs && (*logprobs < 0 || *logprobs > kMaxLogprobs)) {

@@ -12,8 +12,9 @@ namespace {
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr float kBan = -100.0F;  // the OpenAI API's "ban" value of logit_bias
 
-// SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). Counter
-// based: the draw of output number n is a function of (seed, n), so preemption and batching cannot shift it.
+// SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+// 2014). Counter based: the draw of output number n is a function of (seed, n), so preemption and
+// batching cannot shift it.
 uint64_t mix(uint64_t value) {
   value += 0x9E3779B97F4A7C15ULL;
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -26,8 +27,8 @@ double uniform(uint64_t seed, uint64_t counter) {
   return static_cast<double>(mix(mix(seed) ^ counter) >> 11) * 0x1.0p-53;
 }
 
-// Probability ratio to the best token below which a token cannot matter before others are exhausted; keeps the
-// sorted part short. exp(-20) = 2e-9.
+// Probability ratio to the best token below which a token cannot matter before others are
+// exhausted; keeps the sorted part short. exp(-20) = 2e-9.
 constexpr float kFirstCut = 20.0F;
 
 bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>& b) {
@@ -37,7 +38,8 @@ bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>&
 }  // namespace
 
 int32_t argmax(std::span<const float> values) {
-  // Independent lanes, so that the compiler can use vector registers; then the first index of the maximum.
+  // Independent lanes, so that the compiler can use vector registers; then the first index of the
+  // maximum.
   constexpr size_t kLanes = 32;
   std::array<float, kLanes> best;
   best.fill(kNegInf);
@@ -56,8 +58,10 @@ int32_t argmax(std::span<const float> values) {
   return static_cast<int32_t>(found - values.begin());
 }
 
-RequestSampler::RequestSampler(SamplingParams params, std::span<const int32_t> prompt,
-                               std::span<const int32_t> end_tokens, uint64_t fallback_seed)
+RequestSampler::RequestSampler(SamplingParams params,
+                               std::span<const int32_t> prompt,
+                               std::span<const int32_t> end_tokens,
+                               uint64_t fallback_seed)
     : params_(std::move(params)),
       end_tokens_(end_tokens.begin(), end_tokens.end()),
       seed_(params_.seed ? static_cast<uint64_t>(*params_.seed) : fallback_seed) {
@@ -70,7 +74,8 @@ RequestSampler::RequestSampler(SamplingParams params, std::span<const int32_t> p
 
 void RequestSampler::accept(int32_t token) {
   ++num_accepted_;
-  if (params_.presence_penalty != 0.0F || params_.frequency_penalty != 0.0F) ++output_counts_[token];
+  if (params_.presence_penalty != 0.0F || params_.frequency_penalty != 0.0F)
+    ++output_counts_[token];
   if (params_.repetition_penalty != 1.0F && in_seen_.emplace(token, true).second) {
     seen_.push_back(token);
   }
@@ -130,10 +135,12 @@ int32_t RequestSampler::draw(std::span<const float> logits, SamplerScratch& scra
     }
   };
   const bool sorted = top_k > 0 || params_.top_p < 1.0F;
-  // min_p keeps tokens whose probability is at least min_p times the best one's: a cut in logit space.
+  // min_p keeps tokens whose probability is at least min_p times the best one's: a cut in logit
+  // space.
   const float min_p_cut =
       params_.min_p > 0.0F ? -std::log(params_.min_p) : std::numeric_limits<float>::infinity();
-  // Without sorting every finite logit takes part (a cut of infinity would admit -inf, so use the largest float).
+  // Without sorting every finite logit takes part (a cut of infinity would admit -inf, so use the
+  // largest float).
   const float everything = std::min(min_p_cut, std::numeric_limits<float>::max());
   const float first_cut = sorted ? std::min(kFirstCut, everything) : everything;
   collect(first_cut);

@@ -1,8 +1,9 @@
 // Turns the logits of one position into a token, for one request.
 //
-// Purpose:       a RequestSampler holds what one request's sampling depends on: its parameters, the tokens it has
-//                seen, and its random stream. Nothing is shared between requests, so that a request's tokens do
-//                not depend on what else is in the batch.
+// Purpose:       a RequestSampler holds what one request's sampling depends on: its parameters, the
+// tokens it has
+//                seen, and its random stream. Nothing is shared between requests, so that a
+//                request's tokens do not depend on what else is in the batch.
 // Ownership:     owns copies of everything. Thread safety: one thread at a time.
 #pragma once
 
@@ -16,7 +17,8 @@
 
 namespace tenon {
 
-// Memory that sample() needs and that all requests of an engine share, so that a step does not allocate.
+// Memory that sample() needs and that all requests of an engine share, so that a step does not
+// allocate.
 struct SamplerScratch {
   std::vector<float> logits;
   std::vector<std::pair<float, int32_t>> candidates;
@@ -24,13 +26,16 @@ struct SamplerScratch {
 
 class RequestSampler {
  public:
-  // prompt: for the repetition penalty. end_tokens: the model's EOS ids. fallback_seed: used when the parameters
-  // carry none.
-  RequestSampler(SamplingParams params, std::span<const int32_t> prompt,
-                 std::span<const int32_t> end_tokens, uint64_t fallback_seed);
+  // prompt: for the repetition penalty. end_tokens: the model's EOS ids. fallback_seed: used when
+  // the parameters carry none.
+  RequestSampler(SamplingParams params,
+                 std::span<const int32_t> prompt,
+                 std::span<const int32_t> end_tokens,
+                 uint64_t fallback_seed);
 
-  // logits[vocab_size]: read only. The draw depends on (seed, number of tokens accepted so far) alone.
-  // Errors: kInternal when no finite logit is left (the model produced NaN, or everything was banned).
+  // logits[vocab_size]: read only. The draw depends on (seed, number of tokens accepted so far)
+  // alone. Errors: kInternal when no finite logit is left (the model produced NaN, or everything
+  // was banned).
   Result<int32_t> sample(std::span<const float> logits, SamplerScratch& scratch) const;
 
   // Records `token` as produced.
@@ -56,8 +61,8 @@ class RequestSampler {
   std::unordered_map<int32_t, bool> in_seen_;
 };
 
-// Index of the highest value, the lowest index among equals; -1 if nothing is above -infinity (NaN counts as
-// nothing).
+// Index of the highest value, the lowest index among equals; -1 if nothing is above -infinity (NaN
+// counts as nothing).
 int32_t argmax(std::span<const float> values);
 
 }  // namespace tenon

@@ -35,7 +35,9 @@ std::string random_id(const std::string& prefix) {
   return fmt::format("{}{:016x}{:016x}", prefix, high, generator());
 }
 
-Answer::Answer(AnswerOptions options, std::shared_ptr<HttpExchange> exchange, std::unique_ptr<ChoiceFormat> format,
+Answer::Answer(AnswerOptions options,
+               std::shared_ptr<HttpExchange> exchange,
+               std::unique_ptr<ChoiceFormat> format,
                std::shared_ptr<WorkerPool> workers)
     : options_(std::move(options)),
       created_(static_cast<int64_t>(std::time(nullptr))),
@@ -44,7 +46,8 @@ Answer::Answer(AnswerOptions options, std::shared_ptr<HttpExchange> exchange, st
       workers_(std::move(workers)) {}
 
 OrderedJson Answer::envelope(const std::string& object) const {
-  return {{"id", options_.id}, {"object", object}, {"created", created_}, {"model", options_.model}};
+  return {
+      {"id", options_.id}, {"object", object}, {"created", created_}, {"model", options_.model}};
 }
 
 void Answer::open() {
@@ -70,7 +73,8 @@ void Answer::update(ChoiceUpdate&& update, const Usage& usage) {
 
 void Answer::finished(std::vector<ChoiceUpdate>&& choices, const Usage& usage) {
   if (!options_.stream.enabled) {
-    auto task = [self = shared_from_this(), list = std::make_shared<std::vector<ChoiceUpdate>>(std::move(choices)),
+    auto task = [self = shared_from_this(),
+                 list = std::make_shared<std::vector<ChoiceUpdate>>(std::move(choices)),
                  usage] { self->respond(*list, usage); };
     if (!workers_->submit(task)) task();
     return;

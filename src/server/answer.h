@@ -35,7 +35,9 @@ struct AnswerOptions {
 
 class Answer final : public ChoiceSink, public std::enable_shared_from_this<Answer> {
  public:
-  Answer(AnswerOptions options, std::shared_ptr<HttpExchange> exchange, std::unique_ptr<ChoiceFormat> format,
+  Answer(AnswerOptions options,
+         std::shared_ptr<HttpExchange> exchange,
+         std::unique_ptr<ChoiceFormat> format,
          std::shared_ptr<WorkerPool> workers);
 
   // Sends the head of a stream; nothing for a whole answer.

@@ -12,13 +12,18 @@ Result<OrderedJson> ApiContext::parse_body(const HttpRequest& request) const {
   return parse_json(request.body, json_limits);
 }
 
-Status start_generation(const ApiContext& context, GenerationPlan plan, AnswerOptions options,
-                        std::unique_ptr<ChoiceFormat> format, std::shared_ptr<HttpExchange> exchange) {
+Status start_generation(const ApiContext& context,
+                        GenerationPlan plan,
+                        AnswerOptions options,
+                        std::unique_ptr<ChoiceFormat> format,
+                        std::shared_ptr<HttpExchange> exchange) {
   options.stream = plan.params.stream;
   options.model = plan.params.model;
   context.services.counters->count_request(plan.params.n);
-  auto answer = std::make_shared<Answer>(std::move(options), exchange, std::move(format), context.workers);
-  auto generation = std::make_shared<Generation>(context.services, std::move(plan), exchange, answer);
+  auto answer =
+      std::make_shared<Answer>(std::move(options), exchange, std::move(format), context.workers);
+  auto generation =
+      std::make_shared<Generation>(context.services, std::move(plan), exchange, answer);
   return generation->start([&answer] { answer->open(); });
 }
 

@@ -23,15 +23,22 @@ struct ApiContext {
 };
 
 // Ok: the answer is under way. An error: nothing was answered yet.
-Status handle_completion(const ApiContext& context, const HttpRequest& request, std::shared_ptr<HttpExchange> exchange);
-Status handle_chat(const ApiContext& context, const HttpRequest& request, std::shared_ptr<HttpExchange> exchange);
+Status handle_completion(const ApiContext& context,
+                         const HttpRequest& request,
+                         std::shared_ptr<HttpExchange> exchange);
+Status handle_chat(const ApiContext& context,
+                   const HttpRequest& request,
+                   std::shared_ptr<HttpExchange> exchange);
 
 Result<OrderedJson> handle_tokenize(const ApiContext& context, const HttpRequest& request);
 Result<OrderedJson> handle_detokenize(const ApiContext& context, const HttpRequest& request);
 [[nodiscard]] OrderedJson model_list(const ServedModel& model);
 
 // The common end of completions and chat. `options` lacks only `stream`.
-Status start_generation(const ApiContext& context, GenerationPlan plan, AnswerOptions options,
-                        std::unique_ptr<ChoiceFormat> format, std::shared_ptr<HttpExchange> exchange);
+Status start_generation(const ApiContext& context,
+                        GenerationPlan plan,
+                        AnswerOptions options,
+                        std::unique_ptr<ChoiceFormat> format,
+                        std::shared_ptr<HttpExchange> exchange);
 
 }  // namespace tenon

@@ -14,7 +14,17 @@ namespace {
 // Requests that may wait for a worker thread before more are refused with 429.
 constexpr size_t kMaxWaitingForWorker = 4096;
 
-enum class Endpoint { kHealth, kVersion, kLoad, kMetrics, kModels, kCompletions, kChat, kTokenize, kDetokenize };
+enum class Endpoint {
+  kHealth,
+  kVersion,
+  kLoad,
+  kMetrics,
+  kModels,
+  kCompletions,
+  kChat,
+  kTokenize,
+  kDetokenize
+};
 
 // Time depends on the length of `given` alone.
 bool same_secret(std::string_view given, std::string_view secret) {
@@ -28,8 +38,9 @@ bool same_secret(std::string_view given, std::string_view secret) {
 
 bool begins_with(std::string_view text, std::string_view lower_case_prefix) {
   return text.size() >= lower_case_prefix.size() &&
-         std::equal(lower_case_prefix.begin(), lower_case_prefix.end(), text.begin(),
-                    [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
+         std::equal(
+             lower_case_prefix.begin(), lower_case_prefix.end(), text.begin(),
+             [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
 }
 
 bool is_json(std::string_view content_type) {
@@ -67,12 +78,14 @@ const App::Route* App::find_route(std::string_view path) {
       {"/tokenize", true, false, Endpoint::kTokenize},
       {"/detokenize", true, false, Endpoint::kDetokenize},
   }};
-  const auto* found = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return r.path == path; });
+  const auto* found =
+      std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return r.path == path; });
   return found == kRoutes.end() ? nullptr : found;
 }
 
 App::App(const ServerConfig& config)
-    : config_(config), workers_(std::make_shared<WorkerPool>(config.worker_threads, kMaxWaitingForWorker)) {}
+    : config_(config),
+      workers_(std::make_shared<WorkerPool>(config.worker_threads, kMaxWaitingForWorker)) {}
 
 void App::set_loading_progress(double done, std::string_view what) {
   std::lock_guard lock(mutex_);
@@ -101,7 +114,8 @@ bool App::authorised(const HttpRequest& request) const {
   constexpr std::string_view kScheme = "bearer ";
   if (!begins_with(header, kScheme)) return false;
   bool found = false;
-  for (const std::string& key : config_.api_keys) found |= same_secret(header.substr(kScheme.size()), key);
+  for (const std::string& key : config_.api_keys)
+    found |= same_secret(header.substr(kScheme.size()), key);
   return found;
 }
 
@@ -110,20 +124,24 @@ void App::handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   if (route == nullptr) {
     return exchange->respond(error_response(404, "there is nothing at this path", "not_found"));
   }
-  const bool method_fits = route->post ? request.method == "POST" : request.method == "GET" || request.method == "HEAD";
+  const bool method_fits =
+      route->post ? request.method == "POST" : request.method == "GET" || request.method == "HEAD";
   if (!method_fits) {
-    HttpResponse response = error_response(405, "this path does not take that method", "method_not_allowed");
+    HttpResponse response =
+        error_response(405, "this path does not take that method", "method_not_allowed");
     response.headers.emplace_back("Allow", route->post ? "POST" : "GET, HEAD");
     return exchange->respond(std::move(response));
   }
   if (!route->open && !authorised(request)) {
-    HttpResponse response = error_response(401, "a valid API key is needed: Authorization: Bearer KEY", "invalid_api_key");
+    HttpResponse response = error_response(
+        401, "a valid API key is needed: Authorization: Bearer KEY", "invalid_api_key");
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return exchange->respond(std::move(response));
   }
   // Also what keeps web pages of other origins from using a server on the visitor's own machine.
   if (route->post && !is_json(request.header("content-type"))) {
-    return exchange->respond(error_response(415, "the Content-Type must be application/json", "unsupported_media_type"));
+    return exchange->respond(
+        error_response(415, "the Content-Type must be application/json", "unsupported_media_type"));
   }
   dispatch(*route, std::move(request), exchange);
 }
@@ -142,8 +160,10 @@ void App::dispatch(const Route& route, HttpRequest request, const Exchange& exch
   }
   const auto served = model();
   if (!served) return exchange->respond(error_response(503, "Loading model", "loading"));
-  if (route.endpoint == Endpoint::kModels) return exchange->respond(json_response(200, model_list(*served)));
-  if (draining_.load()) return exchange->respond(error_response(503, "the server is shutting down", "draining"));
+  if (route.endpoint == Endpoint::kModels)
+    return exchange->respond(json_response(200, model_list(*served)));
+  if (draining_.load())
+    return exchange->respond(error_response(503, "the server is shutting down", "draining"));
   auto shared_request = std::make_shared<const HttpRequest>(std::move(request));
   in_workers_.fetch_add(1);
   const bool accepted = workers_->submit([this, &route, served, shared_request, exchange] {
@@ -157,9 +177,13 @@ void App::dispatch(const Route& route, HttpRequest request, const Exchange& exch
 }
 
 // On a worker thread.
-void App::run(const Route& route, const ApiContext& context, const HttpRequest& request, const Exchange& exchange) {
+void App::run(const Route& route,
+              const ApiContext& context,
+              const HttpRequest& request,
+              const Exchange& exchange) {
   if (!exchange->connected()) return;
-  if (stopping_.load()) return exchange->respond(error_response(503, "the server is shutting down", "draining"));
+  if (stopping_.load())
+    return exchange->respond(error_response(503, "the server is shutting down", "draining"));
   const auto answer = [&exchange](const Result<OrderedJson>& result) {
     exchange->respond(result.ok() ? json_response(200, *result) : error_response(result.status()));
   };
@@ -191,9 +215,11 @@ void App::health(const Exchange& exchange) {
     return exchange->respond(json_response(503, body));
   }
   if (!served->engine->healthy()) {
-    return exchange->respond(error_response(503, "the engine has stopped because of a failure", "engine_dead"));
+    return exchange->respond(
+        error_response(503, "the engine has stopped because of a failure", "engine_dead"));
   }
-  if (draining_.load()) return exchange->respond(error_response(503, "the server is shutting down", "draining"));
+  if (draining_.load())
+    return exchange->respond(error_response(503, "the server is shutting down", "draining"));
   exchange->respond(HttpResponse());
 }
 
@@ -215,7 +241,8 @@ void App::metrics(const Exchange& exchange) {
     input.engine = served->engine;
     input.model_name = served->names.front();
   }
-  exchange->respond(text_response("text/plain; version=0.0.4; charset=utf-8", render_metrics(input)));
+  exchange->respond(
+      text_response("text/plain; version=0.0.4; charset=utf-8", render_metrics(input)));
 }
 
 }  // namespace tenon

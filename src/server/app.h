@@ -1,8 +1,8 @@
-// Routes, keys and the life cycle: loading, ready, draining. Answers the cheap endpoints itself and hands the rest to
-// worker threads.
+// Routes, keys and the life cycle: loading, ready, draining. Answers the cheap endpoints itself and
+// hands the rest to worker threads.
 //
-// Ownership:     owned by Server, beside the HttpServer that calls handle(). stop_workers() before destruction.
-// Thread safety: every member may be called from any thread.
+// Ownership:     owned by Server, beside the HttpServer that calls handle(). stop_workers() before
+// destruction. Thread safety: every member may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,10 @@ class App {
   using Exchange = std::shared_ptr<HttpExchange>;
   static const Route* find_route(std::string_view path);
   void dispatch(const Route& route, HttpRequest request, const Exchange& exchange);
-  void run(const Route& route, const ApiContext& context, const HttpRequest& request, const Exchange& exchange);
+  void run(const Route& route,
+           const ApiContext& context,
+           const HttpRequest& request,
+           const Exchange& exchange);
 
   void health(const Exchange& exchange);
   void version(const Exchange& exchange);

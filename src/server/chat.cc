@@ -16,7 +16,8 @@ class ChatFormat final : public ChoiceFormat {
     if (update.first) {
       choices.push_back(delta(update.index, {{"role", "assistant"}, {"content", ""}}));
     }
-    const bool shows_tokens = !update.tokens.empty() && (params_.return_token_ids || params_.sampling.logprobs);
+    const bool shows_tokens =
+        !update.tokens.empty() && (params_.return_token_ids || params_.sampling.logprobs);
     if (!update.text.empty() || shows_tokens) {
       OrderedJson choice = delta(update.index, {{"content", update.text}});
       choice["logprobs"] = logprobs_json(update);
@@ -33,11 +34,12 @@ class ChatFormat final : public ChoiceFormat {
   }
 
   OrderedJson whole(ChoiceUpdate& update) override {
-    OrderedJson choice = {{"index", update.index},
-                          {"message", {{"role", "assistant"}, {"content", update.text}, {"refusal", nullptr}}},
-                          {"logprobs", logprobs_json(update)},
-                          {"finish_reason", finish_reason_json(update.finish_reason)},
-                          {"stop_reason", stop_reason_json(update.stop_reason)}};
+    OrderedJson choice = {
+        {"index", update.index},
+        {"message", {{"role", "assistant"}, {"content", update.text}, {"refusal", nullptr}}},
+        {"logprobs", logprobs_json(update)},
+        {"finish_reason", finish_reason_json(update.finish_reason)},
+        {"stop_reason", stop_reason_json(update.stop_reason)}};
     if (params_.return_token_ids) choice["token_ids"] = update.tokens;
     return choice;
   }
@@ -51,7 +53,10 @@ class ChatFormat final : public ChoiceFormat {
 
  private:
   static OrderedJson delta(int32_t index, OrderedJson content) {
-    return {{"index", index}, {"delta", std::move(content)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+    return {{"index", index},
+            {"delta", std::move(content)},
+            {"logprobs", nullptr},
+            {"finish_reason", nullptr}};
   }
 
   [[nodiscard]] OrderedJson logprobs_json(const ChoiceUpdate& update) const {
@@ -64,17 +69,19 @@ class ChatFormat final : public ChoiceFormat {
 
 }  // namespace
 
-Status handle_chat(const ApiContext& context, const HttpRequest& http_request,
+Status handle_chat(const ApiContext& context,
+                   const HttpRequest& http_request,
                    std::shared_ptr<HttpExchange> exchange) {
   TENON_ASSIGN_OR_RETURN(const OrderedJson body, context.parse_body(http_request));
-  TENON_ASSIGN_OR_RETURN(const ChatRequest request, parse_chat_request(body, context.request_limits()));
+  TENON_ASSIGN_OR_RETURN(const ChatRequest request,
+                         parse_chat_request(body, context.request_limits()));
   const ServedModel& model = context.model();
   TENON_RETURN_IF_ERROR(check_model_name(model, request.params.model));
   TENON_ASSIGN_OR_RETURN(Prompt prompt, make_chat_prompt(model, request.input));
   GenerationPlan plan;
   plan.params = request.params;
-  TENON_ASSIGN_OR_RETURN(SamplingParams sampling,
-                         fit_to_context(model, request.params.sampling, prompt.ids.size(), "messages"));
+  TENON_ASSIGN_OR_RETURN(SamplingParams sampling, fit_to_context(model, request.params.sampling,
+                                                                 prompt.ids.size(), "messages"));
   plan.sampling.push_back(std::move(sampling));
   plan.prompts.push_back(std::make_shared<const Prompt>(std::move(prompt)));
   AnswerOptions answer;
@@ -82,7 +89,8 @@ Status handle_chat(const ApiContext& context, const HttpRequest& http_request,
   answer.object = "chat.completion";
   answer.chunk_object = "chat.completion.chunk";
   auto format = std::make_unique<ChatFormat>(context.services.model, request.params);
-  return start_generation(context, std::move(plan), std::move(answer), std::move(format), std::move(exchange));
+  return start_generation(context, std::move(plan), std::move(answer), std::move(format),
+                          std::move(exchange));
 }
 
 }  // namespace tenon

@@ -17,7 +17,8 @@ class CompletionFormat final : public ChoiceFormat {
     }
     const size_t choices = request.prompts.size() * static_cast<size_t>(params_.n);
     if (params_.sampling.logprobs) {
-      for (size_t i = 0; i < choices; ++i) logprobs_.emplace_back(names_, *params_.sampling.logprobs);
+      for (size_t i = 0; i < choices; ++i)
+        logprobs_.emplace_back(names_, *params_.sampling.logprobs);
     }
   }
 
@@ -36,7 +37,8 @@ class CompletionFormat final : public ChoiceFormat {
     choice["logprobs"] = params_.sampling.logprobs ? logprobs_json(update) : OrderedJson();
     choice["finish_reason"] = finish_reason_json(update.finish_reason);
     choice["stop_reason"] = stop_reason_json(update.stop_reason);
-    if (params_.return_prompt_logprobs) choice["prompt_logprobs"] = prompt_logprobs_json(names_, update.prompt_logprobs);
+    if (params_.return_prompt_logprobs)
+      choice["prompt_logprobs"] = prompt_logprobs_json(names_, update.prompt_logprobs);
     if (params_.return_token_ids) {
       if (update.first) choice["prompt_token_ids"] = update.prompt->ids;
       choice["token_ids"] = update.tokens;
@@ -51,7 +53,8 @@ class CompletionFormat final : public ChoiceFormat {
 
   [[nodiscard]] std::string prompt_text(const PromptInput& prompt) const {
     if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
-    return model_->tokenizer->decode(std::get<std::vector<int32_t>>(prompt), {.skip_special = false});
+    return model_->tokenizer->decode(std::get<std::vector<int32_t>>(prompt),
+                                     {.skip_special = false});
   }
 
   OrderedJson logprobs_json(const ChoiceUpdate& update) {
@@ -63,7 +66,8 @@ class CompletionFormat final : public ChoiceFormat {
       }
     }
     for (const TokenLogprobs& token : update.logprobs) {
-      logprobs.add(token, !(params_.skip_special_tokens && model_->tokenizer->is_special(token.token)));
+      logprobs.add(token,
+                   !(params_.skip_special_tokens && model_->tokenizer->is_special(token.token)));
     }
     return logprobs.take();
   }
@@ -78,19 +82,22 @@ class CompletionFormat final : public ChoiceFormat {
 
 }  // namespace
 
-Status handle_completion(const ApiContext& context, const HttpRequest& http_request,
+Status handle_completion(const ApiContext& context,
+                         const HttpRequest& http_request,
                          std::shared_ptr<HttpExchange> exchange) {
   TENON_ASSIGN_OR_RETURN(const OrderedJson body, context.parse_body(http_request));
-  TENON_ASSIGN_OR_RETURN(const CompletionRequest request, parse_completion_request(body, context.request_limits()));
+  TENON_ASSIGN_OR_RETURN(const CompletionRequest request,
+                         parse_completion_request(body, context.request_limits()));
   const ServedModel& model = context.model();
   TENON_RETURN_IF_ERROR(check_model_name(model, request.params.model));
   GenerationPlan plan;
   plan.params = request.params;
-  const EncodeOptions options{.add_special = request.add_special_tokens, .parse_special = request.parse_special};
+  const EncodeOptions options{.add_special = request.add_special_tokens,
+                              .parse_special = request.parse_special};
   for (const PromptInput& input : request.prompts) {
     TENON_ASSIGN_OR_RETURN(Prompt prompt, make_prompt(model, input, options));
-    TENON_ASSIGN_OR_RETURN(SamplingParams sampling,
-                           fit_to_context(model, request.params.sampling, prompt.ids.size(), "prompt"));
+    TENON_ASSIGN_OR_RETURN(SamplingParams sampling, fit_to_context(model, request.params.sampling,
+                                                                   prompt.ids.size(), "prompt"));
     plan.sampling.push_back(std::move(sampling));
     plan.prompts.push_back(std::make_shared<const Prompt>(std::move(prompt)));
   }
@@ -98,7 +105,8 @@ Status handle_completion(const ApiContext& context, const HttpRequest& http_requ
   answer.id = random_id("cmpl-");
   answer.object = answer.chunk_object = "text_completion";
   auto format = std::make_unique<CompletionFormat>(context.services.model, request);
-  return start_generation(context, std::move(plan), std::move(answer), std::move(format), std::move(exchange));
+  return start_generation(context, std::move(plan), std::move(answer), std::move(format),
+                          std::move(exchange));
 }
 
 }  // namespace tenon

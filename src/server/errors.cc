@@ -24,7 +24,9 @@ std::string_view error_code(const Status& status) {
   return {};
 }
 
-OrderedJson string_or_null(std::string_view text) { return text.empty() ? OrderedJson() : OrderedJson(text); }
+OrderedJson string_or_null(std::string_view text) {
+  return text.empty() ? OrderedJson() : OrderedJson(text);
+}
 
 }  // namespace
 
@@ -44,7 +46,10 @@ int http_status(const Status& status) {
   return 500;
 }
 
-OrderedJson error_json(int status, std::string_view message, std::string_view param, std::string_view code) {
+OrderedJson error_json(int status,
+                       std::string_view message,
+                       std::string_view param,
+                       std::string_view code) {
   return {{"error",
            {{"message", message},
             {"type", error_type(status)},
@@ -66,7 +71,9 @@ HttpResponse json_response(int status, const OrderedJson& body) {
   return response;
 }
 
-HttpResponse error_response(const Status& status) { return json_response(http_status(status), error_json(status)); }
+HttpResponse error_response(const Status& status) {
+  return json_response(http_status(status), error_json(status));
+}
 
 HttpResponse error_response(int status, std::string_view message, std::string_view code) {
   return json_response(status, error_json(status, message, {}, code));

@@ -65,7 +65,8 @@ std::optional<int64_t> json_integer(const OrderedJson& value) {
   }
   if (value.is_number_integer()) return value.get<int64_t>();
   if (!value.is_number_float()) return std::nullopt;
-  constexpr double kExact = 9007199254740992.0;  // 2^53: above it a double no longer names one integer
+  constexpr double kExact =
+      9007199254740992.0;  // 2^53: above it a double no longer names one integer
   const double number = value.get<double>();
   if (std::floor(number) != number || std::abs(number) > kExact) return std::nullopt;
   return static_cast<int64_t>(number);

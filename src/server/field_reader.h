@@ -1,6 +1,6 @@
-// Typed access to the fields of a request object. The first error is kept, later reads then do nothing, so a parser is
-// a plain list of fields with one check at its end. An absent field and null leave the target as it is.
-// Used by one thread at a time; borrows the object.
+// Typed access to the fields of a request object. The first error is kept, later reads then do
+// nothing, so a parser is a plain list of fields with one check at its end. An absent field and
+// null leave the target as it is. Used by one thread at a time; borrows the object.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,9 @@ void GenerationRegistry::cancel_all(const Status& reason) {
   for (const auto& generation : alive) generation->cancel(reason);
 }
 
-Generation::Generation(GenerationServices services, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange,
+Generation::Generation(GenerationServices services,
+                       GenerationPlan plan,
+                       std::shared_ptr<HttpExchange> exchange,
                        std::shared_ptr<ChoiceSink> sink)
     : services_(std::move(services)),
       plan_(std::move(plan)),
@@ -55,13 +57,16 @@ Generation::Generation(GenerationServices services, GenerationPlan plan, std::sh
   const size_t count = plan_.prompts.size() * static_cast<size_t>(plan_.params.n);
   choices_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    Choice& choice = choices_.emplace_back(Detokenizer(services_.model->tokenizer, detokenizer_options(plan_.params)));
+    Choice& choice = choices_.emplace_back(
+        Detokenizer(services_.model->tokenizer, detokenizer_options(plan_.params)));
     choice.update.index = static_cast<int32_t>(i);
     choice.update.prompt = plan_.prompts[i / static_cast<size_t>(plan_.params.n)];
   }
 }
 
-Generation::~Generation() { services_.registry->remove(this); }
+Generation::~Generation() {
+  services_.registry->remove(this);
+}
 
 Status Generation::start(const std::function<void()>& accepted) {
   services_.registry->add(shared_from_this());
@@ -87,13 +92,15 @@ Status Generation::submit(size_t index) {
   request.prompt = plan_.prompts[index / n]->ids;
   request.sampling = plan_.sampling[index / n];
   if (request.sampling.seed) {
-    request.sampling.seed = static_cast<int64_t>(static_cast<uint64_t>(*request.sampling.seed) + index % n);
+    request.sampling.seed =
+        static_cast<int64_t>(static_cast<uint64_t>(*request.sampling.seed) + index % n);
   }
   request.priority = plan_.params.priority;
   request.cache_salt = plan_.params.cache_salt;
   const auto id = services_.model->engine->submit(
-      std::move(request),
-      [self = shared_from_this(), index](RequestOutput&& output) { self->receive(index, std::move(output)); });
+      std::move(request), [self = shared_from_this(), index](RequestOutput&& output) {
+        self->receive(index, std::move(output));
+      });
   if (!id.ok()) return id.status();
   bool aborted = false;
   {
@@ -129,7 +136,8 @@ void Generation::receive(size_t index, RequestOutput&& output) {
   std::lock_guard lock(mutex_);
   if (output.finish_reason != FinishReason::kNone) {
     ++ended_;
-    services_.counters->count_finish(choices_[index].stopped_by_text ? FinishReason::kStop : output.finish_reason);
+    services_.counters->count_finish(choices_[index].stopped_by_text ? FinishReason::kStop
+                                                                     : output.finish_reason);
   }
   if (aborted_) return;
   inbox_.push_back({index, std::move(output)});
@@ -170,7 +178,8 @@ void Generation::drain() {
 void Generation::show(Choice& choice) {
   const ChoiceUpdate& update = choice.update;
   const bool last = update.finish_reason != FinishReason::kNone;
-  const bool news = !update.tokens.empty() || !update.text.empty() || !update.prompt_logprobs.empty();
+  const bool news =
+      !update.tokens.empty() || !update.text.empty() || !update.prompt_logprobs.empty();
   if (choice.shown || !(news || last)) return;
   choice.shown = last;
   ChoiceUpdate next;
@@ -198,7 +207,8 @@ void Generation::consume(Choice& choice, RequestOutput& output) {
     update.tokens.push_back(token);
     if (i < output.logprobs.size()) update.logprobs.push_back(std::move(output.logprobs[i]));
     const bool ends_request = output.stop_token && i + 1 == output.tokens.size();
-    if (ends_request && !(plan_.params.include_stop_string && !output.stopped_by_eos)) break;  // not part of the text
+    if (ends_request && !(plan_.params.include_stop_string && !output.stopped_by_eos))
+      break;  // not part of the text
     Detokenizer::Delta delta = choice.detokenizer.push(token);
     update.text += delta.text;
     if (!delta.stopped_by) continue;

@@ -1,9 +1,11 @@
 // One HTTP request's work in the engine: every prompt, n times, from token ids to text.
 //
-// Purpose:       submits the engine requests, turns their outputs into text, watches for stop strings and hands updates
+// Purpose:       submits the engine requests, turns their outputs into text, watches for stop
+// strings and hands updates
 //                to a ChoiceSink; a client that goes away, or an error, ends all of them at once.
-// Ownership:     shared by the engine callbacks and the exchange until the last engine output has come.
-// Thread safety: start() once, on any thread; abort() from any thread. The sink is called on the exchange's I/O thread,
+// Ownership:     shared by the engine callbacks and the exchange until the last engine output has
+// come. Thread safety: start() once, on any thread; abort() from any thread. The sink is called on
+// the exchange's I/O thread,
 //                one call at a time, never after it got finished() or failed().
 #pragma once
 
@@ -27,7 +29,8 @@
 
 namespace tenon {
 
-using StopReason = std::variant<std::monostate, int32_t, std::string>;  // none or end of text, token id, stop string
+using StopReason = std::variant<std::monostate, int32_t, std::string>;  // none or end of text,
+                                                                        // token id, stop string
 
 // What one choice gained: since the last update when streaming, altogether otherwise.
 struct ChoiceUpdate {
@@ -53,7 +56,8 @@ class ChoiceSink {
   virtual ~ChoiceSink() = default;
   // Streaming only.
   virtual void update(ChoiceUpdate&& update, const Usage& usage) = 0;
-  // All choices are finished; `choices` are complete unless streaming, when update() has had their contents.
+  // All choices are finished; `choices` are complete unless streaming, when update() has had their
+  // contents.
   virtual void finished(std::vector<ChoiceUpdate>&& choices, const Usage& usage) = 0;
   virtual void failed(const Status& error) = 0;
 };
@@ -87,12 +91,14 @@ struct GenerationServices {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  Generation(GenerationServices services, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange,
+  Generation(GenerationServices services,
+             GenerationPlan plan,
+             std::shared_ptr<HttpExchange> exchange,
              std::shared_ptr<ChoiceSink> sink);
 
   ~Generation();
-  // Submits everything, then calls accepted() and, after it has returned, the sink. On an error nothing stays in the
-  // engine and neither is ever called.
+  // Submits everything, then calls accepted() and, after it has returned, the sink. On an error
+  // nothing stays in the engine and neither is ever called.
   Status start(const std::function<void()>& accepted);
   // Ends all engine requests. The sink hears no more: nobody waits for the answer.
   void abort();
@@ -130,7 +136,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::shared_ptr<HttpExchange> exchange_;
   const std::shared_ptr<ChoiceSink> sink_;
   const bool streaming_;
-  const bool drains_early_;  // outputs are looked at as they come, not only at the end
+  const bool drains_early_;      // outputs are looked at as they come, not only at the end
   std::vector<Choice> choices_;  // on the exchange's thread, except for what mutex_ guards
   bool over_ = false;            // the sink has had its last call
 

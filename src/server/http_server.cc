@@ -37,12 +37,14 @@ using boost::system::error_code;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadChunk = 16 << 10;
-constexpr size_t kBodyProgress = 64 << 10;     // bytes that renew the body deadline
-constexpr size_t kWriteSlice = 64 << 10;       // bytes that renew the write deadline
-constexpr size_t kMaxEarlyBytes = 64 << 10;    // sent by a client ahead of its answer
-constexpr size_t kMaxDiscard = 1 << 20;        // read after a refusal, so that the answer is not lost in a reset
-constexpr int64_t kReservedFiles = 48;         // descriptors that connections leave to the rest of the process
-constexpr double kWarningInterval = 10;        // seconds
+constexpr size_t kBodyProgress = 64 << 10;   // bytes that renew the body deadline
+constexpr size_t kWriteSlice = 64 << 10;     // bytes that renew the write deadline
+constexpr size_t kMaxEarlyBytes = 64 << 10;  // sent by a client ahead of its answer
+constexpr size_t kMaxDiscard =
+    1 << 20;  // read after a refusal, so that the answer is not lost in a reset
+constexpr int64_t kReservedFiles =
+    48;  // descriptors that connections leave to the rest of the process
+constexpr double kWarningInterval = 10;  // seconds
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 
 std::chrono::nanoseconds to_duration(double seconds) {
@@ -68,12 +70,14 @@ struct Framing {
   [[nodiscard]] bool chunked() const { return http11 && !head_only; }
 };
 
-std::string format_head(const HttpResponse& response, const Framing& framing,
+std::string format_head(const HttpResponse& response,
+                        const Framing& framing,
                         std::optional<size_t> content_length) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(response.status));
   std::string head = fmt::format("HTTP/1.{} {} {}\r\n", framing.http11 ? 1 : 0, response.status,
                                  std::string_view(reason.data(), reason.size()));
-  if (!response.content_type.empty()) head += fmt::format("Content-Type: {}\r\n", response.content_type);
+  if (!response.content_type.empty())
+    head += fmt::format("Content-Type: {}\r\n", response.content_type);
   for (const auto& [name, value] : response.headers) head += fmt::format("{}: {}\r\n", name, value);
   if (content_length) {
     head += fmt::format("Content-Length: {}\r\n", *content_length);
@@ -87,8 +91,9 @@ std::string format_head(const HttpResponse& response, const Framing& framing,
 int status_of_read_error(const error_code& error) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) return 431;
   if (error == http::error::body_limit) return 413;
-  const bool malformed = error.category() == http::make_error_code(http::error::bad_method).category() &&
-                         error != http::error::end_of_stream && error != http::error::partial_message;
+  const bool malformed =
+      error.category() == http::make_error_code(http::error::bad_method).category() &&
+      error != http::error::end_of_stream && error != http::error::partial_message;
   return malformed ? 400 : 0;  // 0: nobody to answer
 }
 
@@ -176,7 +181,8 @@ class Exchange final : public HttpExchange {
     return taken;
   }
 
-  // The answer is complete, or nobody is left to read it. Lets go of the I/O context, which may die before this.
+  // The answer is complete, or nobody is left to read it. Lets go of the I/O context, which may die
+  // before this.
   void close(bool completed) {
     std::function<void()> callback;
     {
@@ -197,7 +203,8 @@ class Exchange final : public HttpExchange {
   }
 
   mutable std::mutex mutex_;
-  std::optional<asio::any_io_executor> executor_;  // the connection's strand; empty once the exchange is over
+  std::optional<asio::any_io_executor>
+      executor_;  // the connection's strand; empty once the exchange is over
   const size_t max_unsent_;
   std::function<void()> wake_;
   std::function<void()> on_disconnect_;
@@ -208,7 +215,8 @@ class Exchange final : public HttpExchange {
 
 class Connection;
 
-// Connections that wait for a request, the longest waiting first: those go when descriptors run out.
+// Connections that wait for a request, the longest waiting first: those go when descriptors run
+// out.
 class IdleList {
  public:
   using Position = std::list<Connection*>::iterator;
@@ -260,7 +268,10 @@ namespace {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, HttpServer::Impl& server)
-      : server_(server), limits_(server.config.limits), stream_(std::move(socket)), wake_(stream_.get_executor()) {
+      : server_(server),
+        limits_(server.config.limits),
+        stream_(std::move(socket)),
+        wake_(stream_.get_executor()) {
     server_.open.fetch_add(1);
     std::lock_guard lock(server_.connections_mutex);
     server_.live.insert(this);
@@ -342,7 +353,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (buffer_.size() > 0) co_return true;
     idle_position_ = server_.idle.add(this);
     stream_.expires_after(to_duration(first ? limits_.header_timeout : limits_.keep_alive_timeout));
-    const auto [error, count] = co_await stream_.async_read_some(buffer_.prepare(kReadChunk), kAwait);
+    const auto [error, count] =
+        co_await stream_.async_read_some(buffer_.prepare(kReadChunk), kAwait);
     leave_idle();
     buffer_.commit(count);
     co_return !error;
@@ -356,10 +368,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   asio::awaitable<error_code> read_request(http::request_parser<http::string_body>& parser) {
     stream_.expires_after(to_duration(limits_.header_timeout));
-    const auto [head_error, head_bytes] = co_await http::async_read_header(stream_, buffer_, parser, kAwait);
+    const auto [head_error, head_bytes] =
+        co_await http::async_read_header(stream_, buffer_, parser, kAwait);
     if (head_error) co_return head_error;
     if (!parser.is_done() && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-      if (!co_await write_all("HTTP/1.1 100 Continue\r\n\r\n")) co_return asio::error::connection_aborted;
+      if (!co_await write_all("HTTP/1.1 100 Continue\r\n\r\n"))
+        co_return asio::error::connection_aborted;
     }
     size_t progress = kBodyProgress;  // so that the first round sets the deadline
     while (!parser.is_done()) {
@@ -384,7 +398,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     request.path = std::string(target.substr(0, target.find_first_of("?#")));
     for (const auto& field : message) {
       const auto name = field.name_string();
-      request.headers.emplace_back(lower_case({name.data(), name.size()}), std::string(field.value()));
+      request.headers.emplace_back(lower_case({name.data(), name.size()}),
+                                   std::string(field.value()));
     }
     request.body = std::move(message.body());
     return request;
@@ -395,7 +410,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stop_watching_ = false;
     exchange_ = std::make_shared<Exchange>(stream_.get_executor(), limits_.max_unsent_bytes,
                                            [weak = weak_from_this()] {
-                                             if (const auto self = weak.lock()) self->wake_.cancel();
+                                             if (const auto self = weak.lock())
+                                               self->wake_.cancel();
                                            });
     server_.busy.fetch_add(1);
     watch();
@@ -408,14 +424,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
     server_.busy.fetch_sub(1);
   }
 
-  // Keeps a read pending while the answer is made: end of file or an error means that nobody waits for it any more.
-  // Bytes that arrive belong to the next request.
+  // Keeps a read pending while the answer is made: end of file or an error means that nobody waits
+  // for it any more. Bytes that arrive belong to the next request.
   void watch() {
     if (stop_watching_ || buffer_.size() >= kMaxEarlyBytes) return;
     watching_ = true;
     stream_.socket().async_read_some(
         buffer_.prepare(kReadChunk),
-        [self = shared_from_this()](const error_code& error, size_t count) { self->watched(error, count); });
+        [self = shared_from_this()](const error_code& error, size_t count) {
+          self->watched(error, count);
+        });
   }
 
   void watched(const error_code& error, size_t count) {
@@ -457,7 +475,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
         framing.keep_alive = framing.keep_alive && server_.keep_alive.load();
         if (output.streamed) {
           ping = std::move(output.ping);
-          if (!framing.http11) framing.keep_alive = false;  // the end of the connection is the end of the body
+          if (!framing.http11)
+            framing.keep_alive = false;  // the end of the connection is the end of the body
           bytes = format_head(*output.head, framing, std::nullopt);
         } else {
           bytes = format_head(*output.head, framing, output.head->body.size());
@@ -507,8 +526,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     co_return true;
   }
 
-  // Answers and closes. What the client still sends is read for a moment: closing with unread bytes would reset the
-  // connection and could lose the answer.
+  // Answers and closes. What the client still sends is read for a moment: closing with unread bytes
+  // would reset the connection and could lose the answer.
   asio::awaitable<void> refuse(int status, std::string_view message) {
     const HttpResponse response = server_.config.make_error(status, message);
     Framing framing;
@@ -542,7 +561,8 @@ void IdleList::evict_oldest() {
   std::shared_ptr<Connection> oldest;  // outlives the lock: its destructor takes it
   {
     std::lock_guard lock(mutex_);
-    for (auto it = list_.begin(); it != list_.end() && !oldest; ++it) oldest = (*it)->weak_from_this().lock();
+    for (auto it = list_.begin(); it != list_.end() && !oldest; ++it)
+      oldest = (*it)->weak_from_this().lock();
   }
   if (oldest) oldest->evict();
 }
@@ -550,9 +570,11 @@ void IdleList::evict_oldest() {
 Result<tcp::acceptor> open_acceptor(asio::io_context& io, const std::string& host, uint16_t port) {
   error_code error;
   tcp::resolver resolver(io);
-  const auto endpoints = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
+  const auto endpoints =
+      resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
   if (error || endpoints.empty()) {
-    return invalid_argument("cannot resolve the address '{}' to listen on: {}", host, error.message());
+    return invalid_argument("cannot resolve the address '{}' to listen on: {}", host,
+                            error.message());
   }
   const tcp::endpoint endpoint = *endpoints.begin();
   tcp::acceptor acceptor(io);
@@ -562,10 +584,13 @@ Result<tcp::acceptor> open_acceptor(asio::io_context& io, const std::string& hos
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (error == asio::error::address_in_use) {
     return make_status(StatusCode::kUnavailable,
-                       "port {} on {} is in use by another program; choose another one with --port, or 0 for any free port",
+                       "port {} on {} is in use by another program; choose another one with "
+                       "--port, or 0 for any free port",
                        port, host);
   }
-  if (error) return make_status(StatusCode::kInvalidArgument, "cannot listen on {}:{}: {}", host, port, error.message());
+  if (error)
+    return make_status(StatusCode::kInvalidArgument, "cannot listen on {}:{}: {}", host, port,
+                       error.message());
   return acceptor;
 }
 
@@ -604,7 +629,8 @@ asio::awaitable<void> HttpServer::Impl::accept_loop() {
     auto [error, socket] = co_await acceptor->async_accept(asio::make_strand(*io), kAwait);
     if (error == asio::error::operation_aborted) co_return;
     if (error) {
-      // No descriptors or memory: an idle connection has to go; without a pause this loop would spin.
+      // No descriptors or memory: an idle connection has to go; without a pause this loop would
+      // spin.
       if (error != asio::error::connection_aborted) {
         if (now_seconds() >= next_warning) {
           log_warning("http: cannot accept a connection: {}", error.message());
@@ -622,10 +648,11 @@ asio::awaitable<void> HttpServer::Impl::accept_loop() {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(Config config, Handler handler) {
   auto impl = std::make_unique<Impl>(std::move(config), std::move(handler));
-  impl->max_open = std::max<int64_t>(
-      1, std::min<int64_t>(impl->config.limits.max_connections, raise_file_limit() - kReservedFiles));
+  impl->max_open = std::max<int64_t>(1, std::min<int64_t>(impl->config.limits.max_connections,
+                                                          raise_file_limit() - kReservedFiles));
   impl->io = std::make_unique<asio::io_context>(impl->config.io_threads);
-  TENON_ASSIGN_OR_RETURN(impl->acceptor, open_acceptor(*impl->io, impl->config.host, impl->config.port));
+  TENON_ASSIGN_OR_RETURN(impl->acceptor,
+                         open_acceptor(*impl->io, impl->config.host, impl->config.port));
   impl->port = impl->acceptor->local_endpoint().port();
   asio::co_spawn(*impl->io, impl->accept_loop(), asio::detached);
   for (int32_t i = 0; i < std::max(1, impl->config.io_threads); ++i) {
@@ -635,12 +662,22 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(Config config, Handler han
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-HttpServer::~HttpServer() { stop(); }
+HttpServer::~HttpServer() {
+  stop();
+}
 
-uint16_t HttpServer::port() const { return impl_->port; }
-int64_t HttpServer::connections() const { return impl_->open.load(); }
-int64_t HttpServer::busy() const { return impl_->busy.load(); }
-void HttpServer::disable_keep_alive() { impl_->keep_alive.store(false); }
+uint16_t HttpServer::port() const {
+  return impl_->port;
+}
+int64_t HttpServer::connections() const {
+  return impl_->open.load();
+}
+int64_t HttpServer::busy() const {
+  return impl_->busy.load();
+}
+void HttpServer::disable_keep_alive() {
+  impl_->keep_alive.store(false);
+}
 
 void HttpServer::stop() {
   std::call_once(impl_->stopped, [this] {

@@ -1,12 +1,16 @@
 // HTTP/1.1 without HTTP library types: requests in, answers out, whole or as a stream.
 //
-// Purpose:       the only door to Boost.Beast. A handler gets a complete request and an HttpExchange to answer
-//                through, now or later, from any thread. While an answer is outstanding the connection is watched,
-//                streamed or not: a client that goes away is reported at once. Slow, silent, oversized and malformed
-//                input ends in a timeout or a 4xx without the handler ever seeing it.
-// Ownership:     HttpServer owns sockets and I/O threads. An HttpExchange may outlive its connection and the
+// Purpose:       the only door to Boost.Beast. A handler gets a complete request and an
+// HttpExchange to answer
+//                through, now or later, from any thread. While an answer is outstanding the
+//                connection is watched, streamed or not: a client that goes away is reported at
+//                once. Slow, silent, oversized and malformed input ends in a timeout or a 4xx
+//                without the handler ever seeing it.
+// Ownership:     HttpServer owns sockets and I/O threads. An HttpExchange may outlive its
+// connection and the
 //                server; calls on it then do nothing.
-// Thread safety: HttpServer and HttpExchange may be used from any thread. The handler runs on an I/O thread and
+// Thread safety: HttpServer and HttpExchange may be used from any thread. The handler runs on an
+// I/O thread and
 //                must return quickly.
 #pragma once
 
@@ -26,8 +30,8 @@ namespace tenon {
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;   // "POST"
-  std::string path;     // without the query
+  std::string method;  // "POST"
+  std::string path;    // without the query
   std::string body;
   HttpHeaders headers;  // names in lower case
 
@@ -46,20 +50,24 @@ class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
 
-  // The whole answer. Either this once, or begin_stream() once, write() any number of times and end_stream().
+  // The whole answer. Either this once, or begin_stream() once, write() any number of times and
+  // end_stream().
   virtual void respond(HttpResponse response) = 0;
-  // Sends the head and head.body; `ping` is sent when the stream was silent for ServerLimits::ping_interval.
+  // Sends the head and head.body; `ping` is sent when the stream was silent for
+  // ServerLimits::ping_interval.
   virtual void begin_stream(HttpResponse head, std::string ping) = 0;
-  // Queues bytes and never blocks. More than ServerLimits::max_unsent_bytes waiting ends the exchange.
+  // Queues bytes and never blocks. More than ServerLimits::max_unsent_bytes waiting ends the
+  // exchange.
   virtual void write(std::string_view data) = 0;
   virtual void end_stream() = 0;
 
-  // `callback` is called once if the client goes away, or is cut off, before the answer is complete; at once if that
-  // has already happened. It must not block.
+  // `callback` is called once if the client goes away, or is cut off, before the answer is
+  // complete; at once if that has already happened. It must not block.
   virtual void on_disconnect(std::function<void()> callback) = 0;
   // False once the client is known to be gone.
   [[nodiscard]] virtual bool connected() const = 0;
-  // Runs `task` on an I/O thread; tasks of one exchange run one after the other. Dropped once the exchange is over.
+  // Runs `task` on an I/O thread; tasks of one exchange run one after the other. Dropped once the
+  // exchange is over.
   virtual void post(std::function<void()> task) = 0;
 };
 

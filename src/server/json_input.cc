@@ -7,8 +7,8 @@
 namespace tenon {
 namespace {
 
-// nlohmann's own builder looks a key up by walking all earlier ones, which is quadratic for a hostile object; this one
-// switches to a hash index when an object grows.
+// nlohmann's own builder looks a key up by walking all earlier ones, which is quadratic for a
+// hostile object; this one switches to a hash index when an object grows.
 class DomBuilder final : public nlohmann::json_sax<OrderedJson> {
  public:
   explicit DomBuilder(const JsonLimits& limits) : limits_(limits) {}
@@ -28,7 +28,9 @@ class DomBuilder final : public nlohmann::json_sax<OrderedJson> {
     stack_.back().key = std::move(value);
     return true;
   }
-  bool parse_error(size_t position, const std::string& last_token, const OrderedJson::exception& error) override {
+  bool parse_error(size_t position,
+                   const std::string& last_token,
+                   const OrderedJson::exception& error) override {
     status_ = invalid_argument("the request body is not valid JSON: {}", reason(error.what()));
     return false;
   }
@@ -44,10 +46,13 @@ class DomBuilder final : public nlohmann::json_sax<OrderedJson> {
   };
   static constexpr size_t kLinear = 16;
 
-  // The library's message without its prefix and without the text it read last, which is the caller's.
+  // The library's message without its prefix and without the text it read last, which is the
+  // caller's.
   static std::string reason(std::string_view what) {
-    if (const size_t end = what.find("; last read"); end != std::string_view::npos) what = what.substr(0, end);
-    if (const size_t prefix = what.find("] "); what.starts_with('[') && prefix != std::string_view::npos) {
+    if (const size_t end = what.find("; last read"); end != std::string_view::npos)
+      what = what.substr(0, end);
+    if (const size_t prefix = what.find("] ");
+        what.starts_with('[') && prefix != std::string_view::npos) {
       what.remove_prefix(prefix + 2);
     }
     if (what.starts_with("number overflow")) what = "a number is out of range";
@@ -56,7 +61,8 @@ class DomBuilder final : public nlohmann::json_sax<OrderedJson> {
 
   bool add(OrderedJson value) {
     if (++values_ > limits_.max_values) {
-      status_ = invalid_argument("the request body has more than {} JSON values", limits_.max_values);
+      status_ =
+          invalid_argument("the request body has more than {} JSON values", limits_.max_values);
       return false;
     }
     if (stack_.empty()) {
@@ -86,7 +92,8 @@ class DomBuilder final : public nlohmann::json_sax<OrderedJson> {
       return it;
     }
     if (frame.index.empty()) {
-      for (size_t i = 0; i < object.size(); ++i) frame.index.emplace((object.begin() + static_cast<long>(i))->first, i);
+      for (size_t i = 0; i < object.size(); ++i)
+        frame.index.emplace((object.begin() + static_cast<long>(i))->first, i);
     }
     const auto it = frame.index.find(frame.key);
     return it == frame.index.end() ? object.end() : object.begin() + static_cast<long>(it->second);
@@ -94,7 +101,8 @@ class DomBuilder final : public nlohmann::json_sax<OrderedJson> {
 
   bool open(OrderedJson value) {
     if (stack_.size() >= static_cast<size_t>(limits_.max_depth)) {
-      status_ = invalid_argument("the request body is nested deeper than {} levels", limits_.max_depth);
+      status_ =
+          invalid_argument("the request body is nested deeper than {} levels", limits_.max_depth);
       return false;
     }
     stack_.push_back({std::move(value), {}, {}});

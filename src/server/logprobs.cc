@@ -7,16 +7,20 @@
 namespace tenon {
 namespace {
 
-double finite(float logprob) { return std::max(logprob, kMinLogprob); }
+double finite(float logprob) {
+  return std::max(logprob, kMinLogprob);
+}
 
 OrderedJson chat_entry(const TokenNames& names, int32_t id, float logprob) {
   OrderedJson bytes = OrderedJson::array();
-  for (const char byte : names.tokenizer->token_bytes(id)) bytes.push_back(static_cast<uint8_t>(byte));
+  for (const char byte : names.tokenizer->token_bytes(id))
+    bytes.push_back(static_cast<uint8_t>(byte));
   return {{"token", names(id)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
 }
 
 int64_t count_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
 }
 
 }  // namespace
@@ -37,7 +41,8 @@ OrderedJson chat_logprobs(const TokenNames& names, const std::vector<TokenLogpro
   return {{"content", std::move(content)}};
 }
 
-OrderedJson prompt_logprobs_json(const TokenNames& names, const std::vector<TokenLogprobs>& logprobs) {
+OrderedJson prompt_logprobs_json(const TokenNames& names,
+                                 const std::vector<TokenLogprobs>& logprobs) {
   OrderedJson list = OrderedJson::array();
   for (size_t i = 0; i < logprobs.size(); ++i) {
     if (i == 0) {
@@ -47,24 +52,28 @@ OrderedJson prompt_logprobs_json(const TokenNames& names, const std::vector<Toke
     OrderedJson entry = OrderedJson::object();
     int32_t rank = 0;
     for (const auto& [id, logprob] : logprobs[i].top) {
-      entry[std::to_string(id)] = {{"logprob", finite(logprob)}, {"rank", ++rank}, {"decoded_token", names(id)}};
+      entry[std::to_string(id)] = {
+          {"logprob", finite(logprob)}, {"rank", ++rank}, {"decoded_token", names(id)}};
     }
     const int32_t own = logprobs[i].token;
     if (!entry.contains(std::to_string(own))) {
-      entry[std::to_string(own)] = {
-          {"logprob", finite(logprobs[i].logprob)}, {"rank", nullptr}, {"decoded_token", names(own)}};
+      entry[std::to_string(own)] = {{"logprob", finite(logprobs[i].logprob)},
+                                    {"rank", nullptr},
+                                    {"decoded_token", names(own)}};
     }
     list.push_back(std::move(entry));
   }
   return list;
 }
 
-CompletionLogprobs::CompletionLogprobs(TokenNames names, int32_t num_top) : names_(std::move(names)), num_top_(num_top) {
+CompletionLogprobs::CompletionLogprobs(TokenNames names, int32_t num_top)
+    : names_(std::move(names)), num_top_(num_top) {
   clear();
 }
 
 void CompletionLogprobs::clear() {
-  for (OrderedJson* list : {&tokens_, &token_logprobs_, &top_logprobs_, &text_offset_}) *list = OrderedJson::array();
+  for (OrderedJson* list : {&tokens_, &token_logprobs_, &top_logprobs_, &text_offset_})
+    *list = OrderedJson::array();
 }
 
 void CompletionLogprobs::add(const TokenLogprobs& token, bool visible, bool has_logprob) {

@@ -1,4 +1,5 @@
-// The two shapes in which log probabilities are answered. Plain values; a CompletionLogprobs belongs to one choice.
+// The two shapes in which log probabilities are answered. Plain values; a CompletionLogprobs
+// belongs to one choice.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +26,22 @@ struct TokenNames {
 constexpr float kMinLogprob = -9999.0F;
 
 // Chat: {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}]}.
-[[nodiscard]] OrderedJson chat_logprobs(const TokenNames& names, const std::vector<TokenLogprobs>& logprobs);
+[[nodiscard]] OrderedJson chat_logprobs(const TokenNames& names,
+                                        const std::vector<TokenLogprobs>& logprobs);
 
-// vLLM's `prompt_logprobs`: [null, {"id": {"logprob", "rank", "decoded_token"}}, ...]; rank is null where it is not among
-// the alternatives asked for.
-[[nodiscard]] OrderedJson prompt_logprobs_json(const TokenNames& names, const std::vector<TokenLogprobs>& logprobs);
+// vLLM's `prompt_logprobs`: [null, {"id": {"logprob", "rank", "decoded_token"}}, ...]; rank is null
+// where it is not among the alternatives asked for.
+[[nodiscard]] OrderedJson prompt_logprobs_json(const TokenNames& names,
+                                               const std::vector<TokenLogprobs>& logprobs);
 
-// Completions: parallel lists tokens, token_logprobs, top_logprobs, text_offset. text_offset counts the characters of the
-// choice's text before the token, over all calls of take().
+// Completions: parallel lists tokens, token_logprobs, top_logprobs, text_offset. text_offset counts
+// the characters of the choice's text before the token, over all calls of take().
 class CompletionLogprobs {
  public:
   CompletionLogprobs(TokenNames names, int32_t num_top);
 
-  // `visible`: the token's text is part of the choice's text. A token of a prompt's first position has no logprob.
+  // `visible`: the token's text is part of the choice's text. A token of a prompt's first position
+  // has no logprob.
   void add(const TokenLogprobs& logprobs, bool visible, bool has_logprob = true);
   // What was added since the last call.
   [[nodiscard]] OrderedJson take();

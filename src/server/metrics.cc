@@ -16,7 +16,9 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
 
-double ratio(double part, double whole) { return whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0.0; }
+double ratio(double part, double whole) {
+  return whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0.0;
+}
 
 // Collects families; every series carries the common labels.
 class Page {
@@ -61,66 +63,94 @@ class Page {
 };
 
 void add_gauges(Page& page, const EngineStats& stats, const ModelInfo& info) {
-  page.gauge("vllm:num_requests_running", "Requests in the running batch.", static_cast<double>(stats.running));
-  page.gauge("vllm:num_requests_waiting", "Requests waiting to run.", static_cast<double>(stats.waiting));
+  page.gauge("vllm:num_requests_running", "Requests in the running batch.",
+             static_cast<double>(stats.running));
+  page.gauge("vllm:num_requests_waiting", "Requests waiting to run.",
+             static_cast<double>(stats.waiting));
   page.gauge("vllm:num_requests_swapped", "Requests whose KV cache is in host swap space.",
              static_cast<double>(stats.swapped));
-  const double usage = ratio(static_cast<double>(stats.kv_blocks_used), static_cast<double>(stats.kv_blocks_total));
+  const double usage =
+      ratio(static_cast<double>(stats.kv_blocks_used), static_cast<double>(stats.kv_blocks_total));
   page.gauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 0 to 1.", usage);
-  page.gauge("vllm:gpu_cache_usage_perc", "The same as vllm:kv_cache_usage_perc, under its old name.", usage);
-  page.gauge("vllm:gpu_prefix_cache_hit_rate", "Share of looked-up prompt tokens found in the prefix cache.",
-             ratio(static_cast<double>(stats.prefix_cache_hits), static_cast<double>(stats.prefix_cache_queries)));
+  page.gauge("vllm:gpu_cache_usage_perc",
+             "The same as vllm:kv_cache_usage_perc, under its old name.", usage);
+  page.gauge("vllm:gpu_prefix_cache_hit_rate",
+             "Share of looked-up prompt tokens found in the prefix cache.",
+             ratio(static_cast<double>(stats.prefix_cache_hits),
+                   static_cast<double>(stats.prefix_cache_queries)));
   page.gauge("vllm:cache_config_info", "KV cache configuration, as labels.", 1,
              {{"block_size", std::to_string(info.block_size)},
               {"num_gpu_blocks", std::to_string(info.num_kv_blocks)},
               {"cache_dtype", info.kv_cache_dtype},
               {"enable_prefix_caching", info.prefix_caching ? "True" : "False"}});
   page.gauge("tenon:attention_backend_info", "The attention backend that runs, as labels.", 1,
-             {{"backend", info.attention_backend}, {"reason", info.attention_reason}, {"device", info.device}});
+             {{"backend", info.attention_backend},
+              {"reason", info.attention_reason},
+              {"device", info.device}});
 }
 
 void add_counters(Page& page, const EngineStats& stats, const ServerCounters::Snapshot& counters) {
-  page.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests, each prompt once.", stats.prompt_tokens);
+  page.counter("vllm:prompt_tokens_total", "Prompt tokens of admitted requests, each prompt once.",
+               stats.prompt_tokens);
   page.counter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
                stats.prompt_tokens_cached);
-  page.counter("vllm:generation_tokens_total", "Tokens generated and delivered.", stats.generation_tokens);
+  page.counter("vllm:generation_tokens_total", "Tokens generated and delivered.",
+               stats.generation_tokens);
   page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
                stats.prefix_cache_queries);
-  page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.prefix_cache_hits);
-  page.counter("vllm:gpu_prefix_cache_queries_total", "vllm:prefix_cache_queries_total under its old name.",
-               stats.prefix_cache_queries);
-  page.counter("vllm:gpu_prefix_cache_hits_total", "vllm:prefix_cache_hits_total under its old name.",
+  page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
                stats.prefix_cache_hits);
+  page.counter("vllm:gpu_prefix_cache_queries_total",
+               "vllm:prefix_cache_queries_total under its old name.", stats.prefix_cache_queries);
+  page.counter("vllm:gpu_prefix_cache_hits_total",
+               "vllm:prefix_cache_hits_total under its old name.", stats.prefix_cache_hits);
   page.counter("vllm:num_preemptions_total", "Preemptions.", stats.preemptions);
-  const std::pair<const char*, uint64_t> ends[] = {
-      {"stop", counters.stop}, {"length", counters.length}, {"abort", counters.abort}, {"error", counters.error}};
+  const std::pair<const char*, uint64_t> ends[] = {{"stop", counters.stop},
+                                                   {"length", counters.length},
+                                                   {"abort", counters.abort},
+                                                   {"error", counters.error}};
   for (const auto& [reason, count] : ends) {
-    page.counter("vllm:request_success_total", "Requests by how they ended.", count, {{"finished_reason", reason}});
+    page.counter("vllm:request_success_total", "Requests by how they ended.", count,
+                 {{"finished_reason", reason}});
   }
-  page.counter("tenon:preemptions_by_mode_total", "Preemptions by what became of the KV cache.", stats.preemptions_swap,
-               {{"mode", "swap"}});
-  page.counter("tenon:preemptions_by_mode_total", "", stats.preemptions_recompute, {{"mode", "recompute"}});
-  page.counter("tenon:recomputed_tokens_total", "Tokens computed again after a preemption.", stats.recomputed_tokens);
+  page.counter("tenon:preemptions_by_mode_total", "Preemptions by what became of the KV cache.",
+               stats.preemptions_swap, {{"mode", "swap"}});
+  page.counter("tenon:preemptions_by_mode_total", "", stats.preemptions_recompute,
+               {{"mode", "recompute"}});
+  page.counter("tenon:recomputed_tokens_total", "Tokens computed again after a preemption.",
+               stats.recomputed_tokens);
   page.counter("tenon:engine_steps_total", "Steps of the engine.", stats.steps);
 }
 
-void add_histograms(Page& page, const EngineStats& stats, const ServerCounters::Snapshot& counters) {
-  page.histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", stats.time_to_first_token);
-  page.histogram("vllm:inter_token_latency_seconds", "Between two tokens of a request.", stats.inter_token_latency);
-  page.histogram("vllm:time_per_output_token_seconds", "vllm:inter_token_latency_seconds under its old name.",
+void add_histograms(Page& page,
+                    const EngineStats& stats,
+                    const ServerCounters::Snapshot& counters) {
+  page.histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.",
+                 stats.time_to_first_token);
+  page.histogram("vllm:inter_token_latency_seconds", "Between two tokens of a request.",
                  stats.inter_token_latency);
-  page.histogram("vllm:request_time_per_output_token_seconds", "Mean time per token after the first, by request.",
-                 stats.time_per_output_token);
-  page.histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.", stats.e2e_latency);
-  page.histogram("vllm:request_queue_time_seconds", "From arrival to the first step.", stats.queue_time);
-  page.histogram("vllm:request_inference_time_seconds", "From the first step to the last token.", stats.inference_time);
-  page.histogram("vllm:request_prefill_time_seconds", "From the first step to the first token.", stats.prefill_time);
-  page.histogram("vllm:request_decode_time_seconds", "From the first token to the last.", stats.decode_time);
+  page.histogram("vllm:time_per_output_token_seconds",
+                 "vllm:inter_token_latency_seconds under its old name.", stats.inter_token_latency);
+  page.histogram("vllm:request_time_per_output_token_seconds",
+                 "Mean time per token after the first, by request.", stats.time_per_output_token);
+  page.histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.",
+                 stats.e2e_latency);
+  page.histogram("vllm:request_queue_time_seconds", "From arrival to the first step.",
+                 stats.queue_time);
+  page.histogram("vllm:request_inference_time_seconds", "From the first step to the last token.",
+                 stats.inference_time);
+  page.histogram("vllm:request_prefill_time_seconds", "From the first step to the first token.",
+                 stats.prefill_time);
+  page.histogram("vllm:request_decode_time_seconds", "From the first token to the last.",
+                 stats.decode_time);
   page.histogram("vllm:request_prompt_tokens", "Prompt length in tokens.", stats.prompt_length);
-  page.histogram("vllm:request_generation_tokens", "Generated tokens of a request.", stats.generation_length);
-  page.histogram("vllm:request_params_max_tokens", "max_tokens of a request.", stats.max_tokens_param);
+  page.histogram("vllm:request_generation_tokens", "Generated tokens of a request.",
+                 stats.generation_length);
+  page.histogram("vllm:request_params_max_tokens", "max_tokens of a request.",
+                 stats.max_tokens_param);
   page.histogram("vllm:request_params_n", "n of a request.", counters.params_n);
-  page.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", stats.iteration_tokens);
+  page.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.",
+                 stats.iteration_tokens);
 }
 
 }  // namespace
@@ -144,7 +174,8 @@ void ServerCounters::count_finish(FinishReason reason) {
 void ServerCounters::count_request(int32_t n) {
   std::lock_guard lock(mutex_);
   const auto& bounds = data_.params_n.bounds;
-  const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), static_cast<double>(n)) - bounds.begin();
+  const auto bucket =
+      std::lower_bound(bounds.begin(), bounds.end(), static_cast<double>(n)) - bounds.begin();
   ++data_.params_n.counts[static_cast<size_t>(bucket)];
   data_.params_n.sum += n;
 }
@@ -157,7 +188,8 @@ ServerCounters::Snapshot ServerCounters::snapshot() const {
 std::string render_metrics(const MetricsInput& input) {
   Page server(Labels{});
   server.gauge("tenon:build_info", "Version of the server.", 1, {{"version", input.version}});
-  server.gauge("tenon:http_connections", "Open connections.", static_cast<double>(input.connections));
+  server.gauge("tenon:http_connections", "Open connections.",
+               static_cast<double>(input.connections));
   if (input.engine == nullptr) return server.text();
   Page page({{"model_name", input.model_name}, {"engine", "0"}});
   const EngineStats stats = input.engine->stats();

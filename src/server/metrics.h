@@ -1,6 +1,6 @@
-// GET /metrics: the engine's statistics under the names that routers and dashboards read (vllm:*), in Prometheus' text
-// format. Series that vLLM does not have begin with tenon:.
-// Thread safety: ServerCounters may be used from any thread; render_metrics() is a pure function.
+// GET /metrics: the engine's statistics under the names that routers and dashboards read (vllm:*),
+// in Prometheus' text format. Series that vLLM does not have begin with tenon:. Thread safety:
+// ServerCounters may be used from any thread; render_metrics() is a pure function.
 #pragma once
 
 #include <array>

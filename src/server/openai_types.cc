@@ -14,37 +14,45 @@ namespace {
 constexpr int32_t kMaxN = 128;
 constexpr size_t kMaxStopStrings = 64;
 constexpr size_t kMaxStopBytes = 4096;
-constexpr std::array<std::string_view, 6> kRoles = {"system", "developer", "user", "assistant", "tool", "function"};
+constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                    "assistant", "tool",      "function"};
 
 // Fields that would change the answer and that nothing here acts on yet.
 constexpr std::array<std::string_view, 13> kUnsupportedFields = {
-    "structured_outputs", "guided_json",       "guided_regex",           "guided_choice", "guided_grammar",
-    "use_beam_search",    "prompt_embeds",     "truncate_prompt_tokens", "bad_words",     "allowed_token_ids",
-    "logits_processors",  "kv_transfer_params", "logprob_token_ids"};
+    "structured_outputs", "guided_json",       "guided_regex",      "guided_choice",
+    "guided_grammar",     "use_beam_search",   "prompt_embeds",     "truncate_prompt_tokens",
+    "bad_words",          "allowed_token_ids", "logits_processors", "kv_transfer_params",
+    "logprob_token_ids"};
 
 bool is_inert(const OrderedJson& value) {
-  return value.is_null() || value == false || (value.is_string() && value.get_ref<const std::string&>().empty()) ||
+  return value.is_null() || value == false ||
+         (value.is_string() && value.get_ref<const std::string&>().empty()) ||
          (value.is_structured() && value.empty());
 }
 
 void refuse(FieldReader& fields, std::string_view name, std::string_view why) {
   const OrderedJson* value = fields.find(name);
   if (value == nullptr || is_inert(*value)) return;
-  fields.fail(unsupported("{} is not supported{}{}", name, why.empty() ? "" : ": ", why).with_param(std::string(name)));
+  fields.fail(unsupported("{} is not supported{}{}", name, why.empty() ? "" : ": ", why)
+                  .with_param(std::string(name)));
 }
 
 Status out_of_vocabulary(std::string_view name, int32_t vocab_size) {
-  return invalid_argument("{} holds a token id that is not in the vocabulary of {} tokens", name, vocab_size)
+  return invalid_argument("{} holds a token id that is not in the vocabulary of {} tokens", name,
+                          vocab_size)
       .with_param(std::string(name));
 }
 
 // A list of token ids; checked at full width before anything is narrowed.
-Result<std::vector<int32_t>> parse_ids(const OrderedJson& list, std::string_view name, int32_t vocab_size) {
+Result<std::vector<int32_t>> parse_ids(const OrderedJson& list,
+                                       std::string_view name,
+                                       int32_t vocab_size) {
   std::vector<int32_t> ids;
   ids.reserve(list.size());
   for (const OrderedJson& item : list) {
     if (!item.is_number_integer()) {
-      return invalid_argument("{} must hold token ids (integers)", name).with_param(std::string(name));
+      return invalid_argument("{} must hold token ids (integers)", name)
+          .with_param(std::string(name));
     }
     const std::optional<int64_t> id = json_integer(item);
     if (!id || *id < 0 || *id >= vocab_size) return out_of_vocabulary(name, vocab_size);
@@ -75,23 +83,26 @@ void read_stop(FieldReader& fields, std::vector<std::string>& stop) {
     const auto& text = item.get_ref<const std::string&>();
     if (text.empty() || text.size() > kMaxStopBytes) {
       return fields.fail(
-          invalid_argument("stop: a stop string must have 1 to {} bytes", kMaxStopBytes).with_param("stop"));
+          invalid_argument("stop: a stop string must have 1 to {} bytes", kMaxStopBytes)
+              .with_param("stop"));
     }
     stop.push_back(text);
   };
   if (!value->is_array()) return add(*value);
   for (const OrderedJson& item : *value) add(item);
   if (stop.size() > kMaxStopStrings) {
-    fields.fail(invalid_argument("stop: at most {} stop strings are possible", kMaxStopStrings).with_param("stop"));
+    fields.fail(invalid_argument("stop: at most {} stop strings are possible", kMaxStopStrings)
+                    .with_param("stop"));
   }
 }
 
 void read_max_tokens(FieldReader& fields, GenerationParams& params) {
-  const std::string_view name = fields.find("max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
+  const std::string_view name =
+      fields.find("max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
   fields.read(name, params.max_tokens);
   if (fields.ok() && params.max_tokens && *params.max_tokens < 0) {
-    fields.fail(
-        invalid_argument("{} must be at least 0, got {}", name, *params.max_tokens).with_param(std::string(name)));
+    fields.fail(invalid_argument("{} must be at least 0, got {}", name, *params.max_tokens)
+                    .with_param(std::string(name)));
   }
 }
 
@@ -127,14 +138,17 @@ void read_n(FieldReader& fields, GenerationParams& params) {
 void read_response_format(FieldReader& fields) {
   const OrderedJson* format = fields.find("response_format");
   if (format == nullptr) return;
-  const bool is_text = format->is_object() && format->contains("type") && (*format)["type"] == "text";
+  const bool is_text =
+      format->is_object() && format->contains("type") && (*format)["type"] == "text";
   if (is_text) return;
-  fields.fail(unsupported("response_format: only {{\"type\": \"text\"}} is supported so far").with_param("response_format"));
+  fields.fail(unsupported("response_format: only {{\"type\": \"text\"}} is supported so far")
+                  .with_param("response_format"));
 }
 
 void read_generation_params(FieldReader& fields, GenerationParams& params, int32_t vocab_size) {
   if (fields.find("model") == nullptr) {
-    fields.fail(invalid_argument("model is missing: name the model, as GET /v1/models lists it").with_param("model"));
+    fields.fail(invalid_argument("model is missing: name the model, as GET /v1/models lists it")
+                    .with_param("model"));
   }
   fields.read("model", params.model);
   SamplingParams& sampling = params.sampling;
@@ -184,14 +198,16 @@ Status check_ranges(GenerationParams& params, int32_t vocab_size) {
 }
 
 Status check_object(const OrderedJson& body) {
-  return body.is_object() ? ok_status() : invalid_argument("the request body must be a JSON object");
+  return body.is_object() ? ok_status()
+                          : invalid_argument("the request body must be a JSON object");
 }
 
 Result<std::vector<PromptInput>> parse_prompts(const OrderedJson* prompt, int32_t vocab_size) {
-  const Status wrong =
-      invalid_argument("prompt must be a string, a list of strings, a list of token ids or a list of lists of token ids, "
-                       "and not empty")
-          .with_param("prompt");
+  const Status wrong = invalid_argument(
+                           "prompt must be a string, a list of strings, a list of token ids or a "
+                           "list of lists of token ids, "
+                           "and not empty")
+                           .with_param("prompt");
   if (prompt == nullptr) return wrong;
   if (prompt->is_string()) return std::vector<PromptInput>{prompt->get<std::string>()};
   if (!prompt->is_array() || prompt->empty()) return wrong;
@@ -224,7 +240,8 @@ Result<std::string> join_parts(const OrderedJson& parts, const std::string& wher
       return unsupported("{}: only text parts are supported", where).with_param(where);
     }
     if (!typed || !part.contains("text") || !part["text"].is_string()) {
-      return invalid_argument("{}: a part must be {{\"type\": \"text\", \"text\": \"...\"}}", where).with_param(where);
+      return invalid_argument("{}: a part must be {{\"type\": \"text\", \"text\": \"...\"}}", where)
+          .with_param(where);
     }
     if (!first) joined += '\n';
     joined += part["text"].get_ref<const std::string&>();
@@ -235,11 +252,14 @@ Result<std::string> join_parts(const OrderedJson& parts, const std::string& wher
 
 Status normalise_message(OrderedJson& message, size_t index) {
   const std::string where = fmt::format("messages[{}]", index);
-  if (!message.is_object()) return invalid_argument("{} must be an object", where).with_param(where);
+  if (!message.is_object())
+    return invalid_argument("{} must be an object", where).with_param(where);
   const auto role = message.find("role");
   if (role == message.end() || !role->is_string() ||
-      std::find(kRoles.begin(), kRoles.end(), role->get_ref<const std::string&>()) == kRoles.end()) {
-    return invalid_argument("{}.role must be one of {}", where, fmt::join(kRoles, ", ")).with_param(where + ".role");
+      std::find(kRoles.begin(), kRoles.end(), role->get_ref<const std::string&>()) ==
+          kRoles.end()) {
+    return invalid_argument("{}.role must be one of {}", where, fmt::join(kRoles, ", "))
+        .with_param(where + ".role");
   }
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) {
@@ -250,7 +270,8 @@ Status normalise_message(OrderedJson& message, size_t index) {
   }
   if (content->is_string()) return ok_status();
   if (!content->is_array()) {
-    return invalid_argument("{}.content must be a string or a list of text parts", where).with_param(where + ".content");
+    return invalid_argument("{}.content must be a string or a list of text parts", where)
+        .with_param(where + ".content");
   }
   TENON_ASSIGN_OR_RETURN(std::string text, join_parts(*content, where + ".content"));
   *content = std::move(text);
@@ -261,7 +282,8 @@ Result<ChatInput> parse_chat_input(FieldReader& fields) {
   ChatInput input;
   const OrderedJson* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    return invalid_argument("messages must be a list with at least one message").with_param("messages");
+    return invalid_argument("messages must be a list with at least one message")
+        .with_param("messages");
   }
   input.messages = *messages;
   for (size_t i = 0; i < input.messages.size(); ++i) {
@@ -269,8 +291,10 @@ Result<ChatInput> parse_chat_input(FieldReader& fields) {
   }
   refuse(fields, "tools", "tools follow in a later version");
   refuse(fields, "functions", "tools follow in a later version");
-  if (const OrderedJson* choice = fields.find("tool_choice"); choice != nullptr && *choice != "none" && *choice != "auto") {
-    fields.fail(unsupported("tool_choice is not supported: tools follow in a later version").with_param("tool_choice"));
+  if (const OrderedJson* choice = fields.find("tool_choice");
+      choice != nullptr && *choice != "none" && *choice != "auto") {
+    fields.fail(unsupported("tool_choice is not supported: tools follow in a later version")
+                    .with_param("tool_choice"));
   }
   if (const OrderedJson* documents = fields.find("documents")) {
     if (!documents->is_array()) fields.fail_type("documents", "a list");
@@ -285,8 +309,9 @@ Result<ChatInput> parse_chat_input(FieldReader& fields) {
   input.add_generation_prompt = !input.continue_final_message;
   fields.read("add_generation_prompt", input.add_generation_prompt);
   if (input.continue_final_message && input.add_generation_prompt) {
-    fields.fail(invalid_argument("continue_final_message and add_generation_prompt cannot both be true")
-                    .with_param("continue_final_message"));
+    fields.fail(
+        invalid_argument("continue_final_message and add_generation_prompt cannot both be true")
+            .with_param("continue_final_message"));
   }
   fields.read("add_special_tokens", input.add_special_tokens);
   TENON_RETURN_IF_ERROR(fields.status());
@@ -295,7 +320,8 @@ Result<ChatInput> parse_chat_input(FieldReader& fields) {
 
 }  // namespace
 
-Result<CompletionRequest> parse_completion_request(const OrderedJson& body, const RequestLimits& limits) {
+Result<CompletionRequest> parse_completion_request(const OrderedJson& body,
+                                                   const RequestLimits& limits) {
   TENON_RETURN_IF_ERROR(check_object(body));
   CompletionRequest request;
   GenerationParams& params = request.params;
@@ -316,9 +342,11 @@ Result<CompletionRequest> parse_completion_request(const OrderedJson& body, cons
   }
   TENON_RETURN_IF_ERROR(check_ranges(params, limits.vocab_size));
   TENON_ASSIGN_OR_RETURN(request.prompts, parse_prompts(fields.find("prompt"), limits.vocab_size));
-  if (request.prompts.size() * static_cast<size_t>(params.n) > static_cast<size_t>(limits.max_choices)) {
-    return invalid_argument("{} prompts with n = {} are more than the {} choices a request may ask for",
-                            request.prompts.size(), params.n, limits.max_choices)
+  if (request.prompts.size() * static_cast<size_t>(params.n) >
+      static_cast<size_t>(limits.max_choices)) {
+    return invalid_argument(
+               "{} prompts with n = {} are more than the {} choices a request may ask for",
+               request.prompts.size(), params.n, limits.max_choices)
         .with_param("prompt");
   }
   return request;
@@ -336,7 +364,8 @@ Result<ChatRequest> parse_chat_request(const OrderedJson& body, const RequestLim
   fields.read("top_logprobs", top_logprobs);
   TENON_RETURN_IF_ERROR(fields.status());
   if (top_logprobs < 0 || top_logprobs > SamplingParams::kMaxLogprobs) {
-    return invalid_argument("top_logprobs must be in [0, {}], got {}", SamplingParams::kMaxLogprobs, top_logprobs)
+    return invalid_argument("top_logprobs must be in [0, {}], got {}", SamplingParams::kMaxLogprobs,
+                            top_logprobs)
         .with_param("top_logprobs");
   }
   if (top_logprobs > 0 && !logprobs) {

@@ -1,7 +1,9 @@
 // Requests of the OpenAI API (with vLLM's extensions) as plain, validated structs.
 //
-// Parsing:       unknown fields are accepted and ignored; a field that is known, would change the answer and is not
-//                supported is refused. Errors are kInvalidArgument or kUnsupported with param() set.
+// Parsing:       unknown fields are accepted and ignored; a field that is known, would change the
+// answer and is not
+//                supported is refused. Errors are kInvalidArgument or kUnsupported with param()
+//                set.
 // Thread safety: plain data and pure functions.
 #pragma once
 
@@ -29,7 +31,8 @@ struct StreamParams {
   bool continuous_usage = false;
 };
 
-// Fields that completions and chat share. sampling is validated; its max_tokens holds max_tokens, if given.
+// Fields that completions and chat share. sampling is validated; its max_tokens holds max_tokens,
+// if given.
 struct GenerationParams {
   std::string model;
   SamplingParams sampling;
@@ -85,7 +88,8 @@ struct DetokenizeRequest {
   std::vector<int32_t> tokens;
 };
 
-Result<CompletionRequest> parse_completion_request(const OrderedJson& body, const RequestLimits& limits);
+Result<CompletionRequest> parse_completion_request(const OrderedJson& body,
+                                                   const RequestLimits& limits);
 Result<ChatRequest> parse_chat_request(const OrderedJson& body, const RequestLimits& limits);
 Result<TokenizeRequest> parse_tokenize_request(const OrderedJson& body);
 Result<DetokenizeRequest> parse_detokenize_request(const OrderedJson& body, int32_t vocab_size);

@@ -1,7 +1,7 @@
 // The model behind the server, and how its prompts are made.
 //
-// Ownership:     a ServedModel is built once by Server::attach() and then shared, immutable; the Engine is borrowed.
-// Thread safety: immutable; every function may be called from any thread.
+// Ownership:     a ServedModel is built once by Server::attach() and then shared, immutable; the
+// Engine is borrowed. Thread safety: immutable; every function may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ namespace tenon {
 struct ServedModel {
   Engine* engine = nullptr;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: chat is refused with chat_template_problem
+  std::shared_ptr<const ChatTemplate>
+      chat_template;  // null: chat is refused with chat_template_problem
   std::string chat_template_problem;
   bool allow_request_chat_template = false;
   std::vector<std::string> names;  // the first one is used in answers
@@ -40,14 +41,19 @@ struct Prompt {
 // kNotFound (param "model") for a name that is not served.
 [[nodiscard]] Status check_model_name(const ServedModel& model, std::string_view name);
 
-// Text or ids as /v1/completions takes them. kInvalidArgument with param "prompt" for a prompt without tokens.
-Result<Prompt> make_prompt(const ServedModel& model, const PromptInput& input, const EncodeOptions& options);
+// Text or ids as /v1/completions takes them. kInvalidArgument with param "prompt" for a prompt
+// without tokens.
+Result<Prompt> make_prompt(const ServedModel& model,
+                           const PromptInput& input,
+                           const EncodeOptions& options);
 // Template and tokenizer. Text of messages never becomes a control token.
 Result<Prompt> make_chat_prompt(const ServedModel& model, const ChatInput& input);
 
-// Settles max_tokens (at most what the context leaves) for a prompt. kInvalidArgument with "maximum context length is N
-// tokens" if nothing is left.
-Result<SamplingParams> fit_to_context(const ServedModel& model, const SamplingParams& sampling, size_t prompt_tokens,
+// Settles max_tokens (at most what the context leaves) for a prompt. kInvalidArgument with "maximum
+// context length is N tokens" if nothing is left.
+Result<SamplingParams> fit_to_context(const ServedModel& model,
+                                      const SamplingParams& sampling,
+                                      size_t prompt_tokens,
                                       const char* param);
 
 // The text of a token alone: U+FFFD for bytes that are no complete character.

@@ -21,12 +21,16 @@ constexpr auto kPoll = std::chrono::milliseconds(2);
 
 size_t longest_token(const Tokenizer& tokenizer) {
   size_t longest = 1;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.token_bytes(id).size());
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    longest = std::max(longest, tokenizer.token_bytes(id).size());
   return longest;
 }
 
-// The template to use: the configured one, the model's own, or ChatML if the vocabulary knows its tokens.
-Status choose_chat_template(const ServerConfig& config, const TextAssets& assets, ServedModel& model) {
+// The template to use: the configured one, the model's own, or ChatML if the vocabulary knows its
+// tokens.
+Status choose_chat_template(const ServerConfig& config,
+                            const TextAssets& assets,
+                            ServedModel& model) {
   std::string source = config.chat_template.empty() ? assets.chat_template : config.chat_template;
   if (source.empty() && assets.tokenizer->find_token("<|im_start|>")) source = chatml_template();
   if (source.empty()) {
@@ -39,7 +43,8 @@ Status choose_chat_template(const ServerConfig& config, const TextAssets& assets
     return ok_status();
   }
   if (!config.chat_template.empty()) return parsed.status().with_context("chat template");
-  model.chat_template_problem = fmt::format("the model's chat template cannot be used: {}", parsed.status().message());
+  model.chat_template_problem =
+      fmt::format("the model's chat template cannot be used: {}", parsed.status().message());
   log_warning("{}; chat requests will be refused", model.chat_template_problem);
   return ok_status();
 }
@@ -54,13 +59,15 @@ struct Server::Impl {
   }
   void wait_until_quiet() {
     const auto deadline = std::chrono::steady_clock::now() + kStopPatience;
-    while (!quiet() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kPoll);
+    while (!quiet() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(kPoll);
   }
   void cancel_after_timeout() {
     std::unique_lock lock(mutex);
     const auto timeout = std::chrono::duration<double>(config.drain_timeout);
     if (stop_requested.wait_for(lock, timeout, [this] { return stopping; })) return;
-    app.generations().cancel_all(make_status(StatusCode::kUnavailable, "the server is shutting down"));
+    app.generations().cancel_all(
+        make_status(StatusCode::kUnavailable, "the server is shutting down"));
   }
 
   const ServerConfig config;
@@ -75,27 +82,35 @@ struct Server::Impl {
 };
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Server::~Server() { stop(); }
+Server::~Server() {
+  stop();
+}
 
 Result<std::unique_ptr<Server>> Server::start(ServerConfig config) {
-  if (config.served_model_names.empty()) return invalid_argument("the server needs a name for the model");
+  if (config.served_model_names.empty())
+    return invalid_argument("the server needs a name for the model");
   auto impl = std::make_unique<Impl>(std::move(config));
   HttpServer::Config http;
   http.host = impl->config.host;
   http.port = impl->config.port;
   http.io_threads = impl->config.io_threads;
   http.limits = impl->config.limits;
-  http.make_error = [](int status, std::string_view message) { return error_response(status, message); };
-  auto started = HttpServer::start(std::move(http), [app = &impl->app](HttpRequest request, auto exchange) {
-    app->handle(std::move(request), std::move(exchange));
-  });
+  http.make_error = [](int status, std::string_view message) {
+    return error_response(status, message);
+  };
+  auto started =
+      HttpServer::start(std::move(http), [app = &impl->app](HttpRequest request, auto exchange) {
+        app->handle(std::move(request), std::move(exchange));
+      });
   if (!started.ok()) return started.status();
   impl->http = std::move(*started);
   impl->app.set_connections([server = impl->http.get()] { return server->connections(); });
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
-uint16_t Server::port() const { return impl_->http->port(); }
+uint16_t Server::port() const {
+  return impl_->http->port();
+}
 
 std::string Server::url() const {
   const std::string& host = impl_->config.host;
@@ -103,7 +118,9 @@ std::string Server::url() const {
   return fmt::format("http://{}{}{}:{}", ipv6 ? "[" : "", host, ipv6 ? "]" : "", port());
 }
 
-void Server::set_loading_progress(double done, std::string_view what) { impl_->app.set_loading_progress(done, what); }
+void Server::set_loading_progress(double done, std::string_view what) {
+  impl_->app.set_loading_progress(done, what);
+}
 
 Status Server::attach(Engine* engine, TextAssets assets) {
   auto model = std::make_shared<ServedModel>();
@@ -128,7 +145,9 @@ void Server::begin_drain() {
   impl_->drain_timer = std::thread([impl = impl_.get()] { impl->cancel_after_timeout(); });
 }
 
-bool Server::drained() const { return impl_->quiet(); }
+bool Server::drained() const {
+  return impl_->quiet();
+}
 
 void Server::stop() {
   std::call_once(impl_->stopped, [impl = impl_.get()] {
@@ -140,7 +159,8 @@ void Server::stop() {
     if (impl->drain_timer.joinable()) impl->drain_timer.join();
     impl->app.begin_drain();
     impl->app.stop_workers();  // no new generations after this
-    impl->app.generations().cancel_all(make_status(StatusCode::kUnavailable, "the server is shutting down"));
+    impl->app.generations().cancel_all(
+        make_status(StatusCode::kUnavailable, "the server is shutting down"));
     impl->wait_until_quiet();
     impl->http->stop();
   });

@@ -1,8 +1,11 @@
 // The HTTP server: OpenAI-compatible endpoints in front of an Engine.
 //
-// Purpose:       start() binds at once and answers /health with 503 and the loading progress; attach() makes it
-//                ready; begin_drain() refuses new requests and lets the running ones end; stop() ends the rest.
-// Ownership:     owns its I/O and worker threads and all connections. The Engine given to attach() is borrowed: it
+// Purpose:       start() binds at once and answers /health with 503 and the loading progress;
+// attach() makes it
+//                ready; begin_drain() refuses new requests and lets the running ones end; stop()
+//                ends the rest.
+// Ownership:     owns its I/O and worker threads and all connections. The Engine given to attach()
+// is borrowed: it
 //                must outlive stop() (the destructor calls stop()).
 // Thread safety: every member may be called from any thread. stop() blocks, the others do not.
 #pragma once
@@ -25,9 +28,10 @@ struct ServerLimits {
   int32_t max_json_depth = 128;
   int32_t max_choices = 1024;       // prompts x n of one request
   int32_t max_connections = 16384;  // also kept below the limit on open files
-  size_t max_unsent_bytes = size_t{4} << 20;  // answer bytes waiting for a slow reader; more ends the request
+  size_t max_unsent_bytes = size_t{4}
+                            << 20;  // answer bytes waiting for a slow reader; more ends the request
   size_t send_buffer_bytes = size_t{256} << 10;  // the kernel's share of the same, per connection
-  double header_timeout = 30;      // seconds for a complete request head
+  double header_timeout = 30;                    // seconds for a complete request head
   double body_timeout = 30;        // seconds for each 64 KiB of a request body, or its end
   double write_timeout = 30;       // seconds without progress of a write
   double keep_alive_timeout = 75;  // seconds a connection may wait for its next request
@@ -35,15 +39,15 @@ struct ServerLimits {
 };
 
 struct ServerConfig {
-  std::string host = "127.0.0.1";  // an address or a name
-  uint16_t port = 8000;            // 0: any free port, see port()
-  std::vector<std::string> api_keys;            // not empty: `Authorization: Bearer KEY` is required
+  std::string host = "127.0.0.1";     // an address or a name
+  uint16_t port = 8000;               // 0: any free port, see port()
+  std::vector<std::string> api_keys;  // not empty: `Authorization: Bearer KEY` is required
   std::vector<std::string> served_model_names;  // not empty; the first one is used in answers
   std::string model_root;                       // "root" of the model card: what --model said
   std::string version = "0.1.0";                // for GET /version
   std::string chat_template;  // Jinja source that replaces the model's own; empty: the model's own
   bool allow_request_chat_template = false;  // requests may bring their own `chat_template`
-  double drain_timeout = 30;                 // seconds from begin_drain() until what still runs is aborted
+  double drain_timeout = 30;  // seconds from begin_drain() until what still runs is aborted
   int32_t io_threads = 2;
   int32_t worker_threads = 4;  // JSON, templates, tokenising
   ServerLimits limits;
@@ -51,7 +55,8 @@ struct ServerConfig {
 
 class Server {
  public:
-  // Binds and listens. kUnavailable if the port is in use, kInvalidArgument for a bad host or configuration.
+  // Binds and listens. kUnavailable if the port is in use, kInvalidArgument for a bad host or
+  // configuration.
   static Result<std::unique_ptr<Server>> start(ServerConfig config);
   ~Server();
   Server(const Server&) = delete;
@@ -62,14 +67,15 @@ class Server {
 
   // What /health says until attach(). done in [0, 1].
   void set_loading_progress(double done, std::string_view what);
-  // Ready from here on. kInvalidArgument if ServerConfig::chat_template does not parse; a model's own template that
-  // does not parse is logged and makes only chat requests fail.
+  // Ready from here on. kInvalidArgument if ServerConfig::chat_template does not parse; a model's
+  // own template that does not parse is logged and makes only chat requests fail.
   Status attach(Engine* engine, TextAssets assets);
   // New requests get 503 from now on; those that run may end within drain_timeout.
   void begin_drain();
   // No request is running any more (meant for after begin_drain()).
   [[nodiscard]] bool drained() const;
-  // Aborts what still runs, closes all connections and joins all threads. Calling it again does nothing.
+  // Aborts what still runs, closes all connections and joins all threads. Calling it again does
+  // nothing.
   void stop();
 
  private:

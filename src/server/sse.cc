@@ -2,7 +2,9 @@
 
 namespace tenon {
 
-std::string sse_event(const OrderedJson& data) { return "data: " + dump_json(data) + "\n\n"; }
+std::string sse_event(const OrderedJson& data) {
+  return "data: " + dump_json(data) + "\n\n";
+}
 
 HttpResponse sse_head() {
   HttpResponse head;

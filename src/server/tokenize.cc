@@ -13,9 +13,9 @@ Result<std::vector<int32_t>> encode(const ServedModel& model, const TokenizeRequ
     TENON_ASSIGN_OR_RETURN(Prompt prompt, make_chat_prompt(model, *chat));
     return std::move(prompt.ids);
   }
-  return model.tokenizer->encode(
-      std::get<std::string>(request.input),
-      EncodeOptions{.add_special = request.add_special_tokens, .parse_special = request.parse_special});
+  return model.tokenizer->encode(std::get<std::string>(request.input),
+                                 EncodeOptions{.add_special = request.add_special_tokens,
+                                               .parse_special = request.parse_special});
 }
 
 }  // namespace

@@ -8,7 +8,9 @@ WorkerPool::WorkerPool(int threads, size_t max_waiting) : max_waiting_(max_waiti
   for (int i = 0; i < std::max(1, threads); ++i) threads_.emplace_back([this] { run(); });
 }
 
-WorkerPool::~WorkerPool() { stop(); }
+WorkerPool::~WorkerPool() {
+  stop();
+}
 
 bool WorkerPool::submit(std::function<void()> task) {
   {

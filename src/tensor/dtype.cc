@@ -27,7 +27,9 @@ constexpr std::array<DTypeTraits, 14> kTraits = {{
 
 }  // namespace
 
-const DTypeTraits& dtype_traits(DType dtype) { return kTraits[static_cast<size_t>(dtype)]; }
+const DTypeTraits& dtype_traits(DType dtype) {
+  return kTraits[static_cast<size_t>(dtype)];
+}
 
 int64_t dtype_bytes(DType dtype, int64_t elements) {
   const DTypeTraits& traits = dtype_traits(dtype);
@@ -40,7 +42,8 @@ float f16_to_f32(uint16_t bits) {
   const uint32_t exponent = (bits >> 10) & 0x1FU;
   uint32_t mantissa = bits & 0x3FFU;
   if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000U | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   if (mantissa == 0) return std::bit_cast<float>(sign);
   uint32_t shift = 0;  // subnormal: normalise
   while ((mantissa & 0x400U) == 0) {
@@ -54,10 +57,10 @@ uint16_t f32_to_f16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
   const uint32_t magnitude = bits & 0x7FFFFFFFU;
-  if (magnitude > 0x7F800000U) return sign | 0x7E00U;  // NaN
+  if (magnitude > 0x7F800000U) return sign | 0x7E00U;   // NaN
   if (magnitude >= 0x477FF000U) return sign | 0x7C00U;  // rounds to 65536 or more: infinity
   if (magnitude < 0x38800000U) {                        // below 2^-14: subnormal half
-    if (magnitude < 0x33000000U) return sign;           // below 2^-25: zero (2^-25 itself ties to even)
+    if (magnitude < 0x33000000U) return sign;  // below 2^-25: zero (2^-25 itself ties to even)
     const uint32_t exponent = magnitude >> 23;
     const uint32_t mantissa = (magnitude & 0x7FFFFFU) | 0x800000U;
     const uint32_t shift = 126 - exponent;  // 14..24
@@ -72,7 +75,9 @@ uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | (rounded >> 13));
 }
 
-float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+float bf16_to_f32(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 uint16_t f32_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);

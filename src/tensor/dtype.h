@@ -1,5 +1,5 @@
-// Element types. Quantised types are stored in blocks along the innermost dimension, with GGUF's layout
-// (github.com/ggml-org/ggml, docs/gguf.md and ggml-common.h give the formats).
+// Element types. Quantised types are stored in blocks along the innermost dimension, with GGUF's
+// layout (github.com/ggml-org/ggml, docs/gguf.md and ggml-common.h give the formats).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,20 @@
 namespace tenon {
 
 enum class DType : uint8_t {
-  kF32, kF16, kBF16, kI32, kI8, kU8,
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K,
+  kF32,
+  kF16,
+  kBF16,
+  kI32,
+  kI8,
+  kU8,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
 };
 
 struct DTypeTraits {
@@ -20,7 +32,9 @@ struct DTypeTraits {
 };
 
 [[nodiscard]] const DTypeTraits& dtype_traits(DType dtype);
-[[nodiscard]] inline bool is_quantised(DType dtype) { return dtype_traits(dtype).block_elements > 1; }
+[[nodiscard]] inline bool is_quantised(DType dtype) {
+  return dtype_traits(dtype).block_elements > 1;
+}
 // Bytes of `elements` elements. Requires: a whole number of blocks.
 [[nodiscard]] int64_t dtype_bytes(DType dtype, int64_t elements);
 

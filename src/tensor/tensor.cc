@@ -9,7 +9,7 @@
 namespace tenon {
 namespace {
 
-constexpr size_t kAlignment = 64;                 // one cache line, one AVX-512 register
+constexpr size_t kAlignment = 64;                  // one cache line, one AVX-512 register
 constexpr size_t kMapThreshold = size_t{4} << 20;  // two huge pages; below it malloc is better
 
 }  // namespace
@@ -18,7 +18,8 @@ Buffer Buffer::try_allocate(size_t bytes) {
   Buffer buffer;
   if (bytes == 0) return buffer;
   if (bytes >= kMapThreshold) {
-    // Anonymous pages arrive zeroed and on first touch, so an unused part of the KV pool costs nothing.
+    // Anonymous pages arrive zeroed and on first touch, so an unused part of the KV pool costs
+    // nothing.
     void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return buffer;
     ::madvise(data, bytes, MADV_HUGEPAGE);

@@ -16,7 +16,8 @@ namespace tenon {
 
 enum class DeviceType : uint8_t { kCpu, kCuda };
 
-// Sizes and strides are int64 elements: block_id * stride passes 2^31 in ordinary pools (case ATT-09).
+// Sizes and strides are int64 elements: block_id * stride passes 2^31 in ordinary pools (case
+// ATT-09).
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;

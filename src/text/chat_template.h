@@ -1,9 +1,9 @@
 // Chat templates: messages -> prompt text, by the Jinja template the model ships.
 //
-// Input marking: every character of the result knows whether it came from the template or from the caller's
-// messages; the caller's parts come back as `untrusted` ranges, so that the tokenizer never turns text inside a
-// message into a control token.
-// Ownership: values. Thread safety: a ChatTemplate is immutable; render() may run on any thread.
+// Input marking: every character of the result knows whether it came from the template or from the
+// caller's messages; the caller's parts come back as `untrusted` ranges, so that the tokenizer
+// never turns text inside a message into a control token. Ownership: values. Thread safety: a
+// ChatTemplate is immutable; render() may run on any thread.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +35,9 @@ class ChatTemplate {
   // Errors: kInvalidArgument with the line of a syntax error.
   static Result<std::shared_ptr<const ChatTemplate>> parse(std::string_view source);
   virtual ~ChatTemplate() = default;
-  // messages: array of {"role", "content", ...}; tools, documents: array or null; extra: object of template kwargs.
-  // Errors: kInvalidArgument; raise_exception's message as it is, other failures with the template's line. Steps,
-  // depth and output size are limited.
+  // messages: array of {"role", "content", ...}; tools, documents: array or null; extra: object of
+  // template kwargs. Errors: kInvalidArgument; raise_exception's message as it is, other failures
+  // with the template's line. Steps, depth and output size are limited.
   [[nodiscard]] virtual Result<RenderedPrompt> render(const nlohmann::ordered_json& messages,
                                                       const nlohmann::ordered_json& tools,
                                                       const nlohmann::ordered_json& extra,

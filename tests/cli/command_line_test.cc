@@ -16,8 +16,8 @@ namespace tenon {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::CommandResult;
+using ::testing::HasSubstr;
 using testing::run_tenon;
 using testing::test_model_path;
 
@@ -57,7 +57,8 @@ TEST(CommandLine, HelpNamesEveryCommandAndVersionIsPrinted) {
   }
   EXPECT_THAT(tenon({"--version"}).out, HasSubstr("tenon 0.1.0"));
   EXPECT_THAT(tenon({"serve", "--help"}).out,
-              AllOf(HasSubstr("--max-num-batched-tokens"), HasSubstr("--attention-backend"), HasSubstr("--api-key")));
+              AllOf(HasSubstr("--max-num-batched-tokens"), HasSubstr("--attention-backend"),
+                    HasSubstr("--api-key")));
 }
 
 TEST(CommandLine, UnknownFlagsKeysAndVariablesAreErrors) {
@@ -68,39 +69,50 @@ TEST(CommandLine, UnknownFlagsKeysAndVariablesAreErrors) {
   expect_error(run_tenon({{"backends"}, "", {{"TENON_FROBNICATE", "1"}}}), 2,
                "unknown environment variable TENON_FROBNICATE");
   const TemporaryFolder folder;
-  expect_error(tenon({"backends", "--config", folder.file("a.yaml", "max-model-len: 100\nfrob: 1\n")}), 2,
-               "unknown key 'frob'");
-  expect_error(tenon({"backends", "--config", folder.file("b.yaml", "[1, 2]\n")}), 2, "expected `flag: value` lines");
+  expect_error(
+      tenon({"backends", "--config", folder.file("a.yaml", "max-model-len: 100\nfrob: 1\n")}), 2,
+      "unknown key 'frob'");
+  expect_error(tenon({"backends", "--config", folder.file("b.yaml", "[1, 2]\n")}), 2,
+               "expected `flag: value` lines");
   expect_error(tenon({"backends", "--config", folder.file("c.yaml", "a: [1\n")}), 2, "c.yaml:2");
   expect_error(tenon({"backends", "--config", "/nonexistent.yaml"}), 1, "/nonexistent.yaml");
 }
 
 TEST(CommandLine, CommandLineWinsOverEnvironmentWinsOverFile) {
   const TemporaryFolder folder;
-  const std::string file = folder.file("a.yaml", "block_size: 8\nkv-cache-dtype: float32\nmodel: " + test_model_path() + "\n");
-  EXPECT_THAT(tenon({"backends", "--config", file}).out, AllOf(HasSubstr("blocks of 8 "), HasSubstr("F32 KV cache")));
-  EXPECT_THAT(run_tenon({{"backends"}, "", {{"TENON_CONFIG", file}, {"TENON_BLOCK_SIZE", "32"}}}).out,
-              HasSubstr("blocks of 32 "));
-  EXPECT_THAT(run_tenon({{"backends", "--block-size", "64"}, "", {{"TENON_CONFIG", file}, {"TENON_BLOCK_SIZE", "32"}}}).out,
+  const std::string file = folder.file(
+      "a.yaml", "block_size: 8\nkv-cache-dtype: float32\nmodel: " + test_model_path() + "\n");
+  EXPECT_THAT(tenon({"backends", "--config", file}).out,
+              AllOf(HasSubstr("blocks of 8 "), HasSubstr("F32 KV cache")));
+  EXPECT_THAT(
+      run_tenon({{"backends"}, "", {{"TENON_CONFIG", file}, {"TENON_BLOCK_SIZE", "32"}}}).out,
+      HasSubstr("blocks of 32 "));
+  EXPECT_THAT(run_tenon({{"backends", "--block-size", "64"},
+                         "",
+                         {{"TENON_CONFIG", file}, {"TENON_BLOCK_SIZE", "32"}}})
+                  .out,
               HasSubstr("blocks of 64 "));
 }
 
 TEST(CommandLine, BackendsExplainTheChoice) {
   const auto result = tenon({"backends", "--model", test_model_path()});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("9 query heads on 3 KV heads"), HasSubstr("* cpu"), HasSubstr("reference"),
-                                HasSubstr("Chosen: cpu (")));
-  expect_error(tenon({"backends", "--model", test_model_path(), "--attention-backend", "nope"}), 2, "nope");
+  EXPECT_THAT(result.out, AllOf(HasSubstr("9 query heads on 3 KV heads"), HasSubstr("* cpu"),
+                                HasSubstr("reference"), HasSubstr("Chosen: cpu (")));
+  expect_error(tenon({"backends", "--model", test_model_path(), "--attention-backend", "nope"}), 2,
+               "nope");
 }
 
 TEST(CommandLine, InspectShowsArchitectureTensorsAndMemory) {
   const auto result = tenon({"inspect", test_model_path()});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("LlamaForCausalLM: 30 layers"), HasSubstr("Q4_1"), HasSubstr("token_embd.weight"),
-                                HasSubstr("Memory plan"), HasSubstr("KV cache")));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("LlamaForCausalLM: 30 layers"), HasSubstr("Q4_1"),
+                                HasSubstr("token_embd.weight"), HasSubstr("Memory plan"),
+                                HasSubstr("KV cache")));
   expect_error(tenon({"inspect", "/nonexistent.gguf"}), 1, "/nonexistent.gguf");
   const TemporaryFolder folder;
-  EXPECT_THAT(tenon({"inspect", folder.file("x.gguf", "GGUX----------------")}).err, HasSubstr("x.gguf"));
+  EXPECT_THAT(tenon({"inspect", folder.file("x.gguf", "GGUX----------------")}).err,
+              HasSubstr("x.gguf"));
 }
 
 TEST(CommandLine, RunAnswersFromFlagAndFromStdin) {
@@ -113,22 +125,27 @@ TEST(CommandLine, RunAnswersFromFlagAndFromStdin) {
   EXPECT_EQ(tenon(common, "The capital of France is").out, a.out);
   expect_error(tenon(common), 2, "no prompt");
   // The chat template's answer is another one than raw text's.
-  EXPECT_NE(tenon({"run", "--model", test_model_path(), "-n", "8", "-p", "The capital of France is"}).out, a.out);
+  EXPECT_NE(
+      tenon({"run", "--model", test_model_path(), "-n", "8", "-p", "The capital of France is"}).out,
+      a.out);
 }
 
 TEST(CommandLine, ChatKeepsHistoryAndKnowsItsCommands) {
-  const auto result = tenon({"chat", "--model", test_model_path(), "--temperature", "0", "-n", "12"},
-                            "My name is Zed.\n/stats\nWhat is my name?\n/nonsense\n/exit\nnever read\n");
+  const auto result =
+      tenon({"chat", "--model", test_model_path(), "--temperature", "0", "-n", "12"},
+            "My name is Zed.\n/stats\nWhat is my name?\n/nonsense\n/exit\nnever read\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("tokens in"), HasSubstr("/clear")));
 }
 
 TEST(CommandLine, BenchPrintsTheRatesAndJson) {
-  const std::vector<std::string> base = {"bench", "throughput", "--model", test_model_path(), "--num-prompts", "3",
-                                         "--input-len", "5", "--output-len", "4"};
+  const std::vector<std::string> base = {
+      "bench", "throughput",  "--model", test_model_path(), "--num-prompts",
+      "3",     "--input-len", "5",       "--output-len",    "4"};
   const auto text = tenon(base);
   EXPECT_EQ(text.exit_code, 0) << text.err;
-  EXPECT_THAT(text.out, AllOf(HasSubstr("Input token throughput (tok/s):"), HasSubstr("Output token throughput (tok/s):"),
+  EXPECT_THAT(text.out, AllOf(HasSubstr("Input token throughput (tok/s):"),
+                              HasSubstr("Output token throughput (tok/s):"),
                               HasSubstr("Request throughput (req/s):")));
   auto with_json = base;
   with_json.push_back("--json");
@@ -142,7 +159,8 @@ TEST(CommandLine, BadModelsAreRefusedWithTheNameAndTheReason) {
   expect_error(tenon({"run", "-p", "x", "--model", "/nonexistent.gguf"}), 1, "/nonexistent.gguf");
   const TemporaryFolder folder;
   std::string head(1 << 20, '\0');
-  std::ifstream(test_model_path(), std::ios::binary).read(head.data(), static_cast<std::streamsize>(head.size()));
+  std::ifstream(test_model_path(), std::ios::binary)
+      .read(head.data(), static_cast<std::streamsize>(head.size()));
   const auto cut = tenon({"run", "-p", "x", "--model", folder.file("cut.gguf", head)});
   EXPECT_NE(cut.exit_code, 0);
   EXPECT_LT(cut.exit_code, 128) << "ended by a signal";

@@ -27,7 +27,9 @@ struct CommandInput {
   std::vector<std::pair<std::string, std::string>> environment;
 };
 
-inline std::string tenon_binary() { return std::string(TENON_BINARY_DIR) + "/tenon"; }
+inline std::string tenon_binary() {
+  return std::string(TENON_BINARY_DIR) + "/tenon";
+}
 
 inline CommandResult run_tenon(const CommandInput& input) {
   int in[2], out[2], err[2];
@@ -40,7 +42,8 @@ inline CommandResult run_tenon(const CommandInput& input) {
     for (const auto& [name, value] : input.environment) ::setenv(name.c_str(), value.c_str(), 1);
     const std::string binary = tenon_binary();
     std::vector<char*> argv = {const_cast<char*>(binary.c_str())};
-    for (const auto& argument : input.arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    for (const auto& argument : input.arguments)
+      argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     ::execv(binary.c_str(), argv.data());
     ::_exit(127);

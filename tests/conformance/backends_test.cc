@@ -6,7 +6,8 @@
 namespace tenon {
 namespace {
 
-// The instruction sets on which the backend exists here; one is enough for the reference, which ignores them.
+// The instruction sets on which the backend exists here; one is enough for the reference, which
+// ignores them.
 std::vector<std::string> isas_of(const std::string& backend) {
   if (backend == "reference") return {"portable"};
   std::vector<std::string> isas;
@@ -38,11 +39,14 @@ std::vector<std::string> backend_names() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Registered, BackendConformance, testing::ValuesIn(backend_names()),
+INSTANTIATE_TEST_SUITE_P(Registered,
+                         BackendConformance,
+                         testing::ValuesIn(backend_names()),
                          [](const auto& test) { return test.param; });
 
 TEST(Conformance, FindsABackendThatIsWrong) {
-  // The reference under another name, but blind to the scale of K: one case with a scale must fail, one without pass.
+  // The reference under another name, but blind to the scale of K: one case with a scale must fail,
+  // one without pass.
   AttentionRegistry registry;
   register_attention_backends(registry);
   const BackendFactory reference = registry.entries().back().make;

@@ -43,7 +43,8 @@ inline std::vector<Answer> run_all(Engine& engine, std::vector<GenerationRequest
       Answer& answer = answers[i];
       answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
       for (auto& entry : output.logprobs) answer.logprobs.push_back(std::move(entry));
-      if (!output.prompt_logprobs.empty()) answer.prompt_logprobs = std::move(output.prompt_logprobs);
+      if (!output.prompt_logprobs.empty())
+        answer.prompt_logprobs = std::move(output.prompt_logprobs);
       answer.cached_tokens = output.num_cached_tokens;
       answer.error = output.error;
       answer.finish_reason = output.finish_reason;

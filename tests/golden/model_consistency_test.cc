@@ -1,5 +1,5 @@
-// The same request gives the same greedy tokens, bit for bit, whatever happens around it: alone, in a batch,
-// chunked, preempted by swap and by recompute, on prefix hits, with other thread counts.
+// The same request gives the same greedy tokens, bit for bit, whatever happens around it: alone, in
+// a batch, chunked, preempted by swap and by recompute, on prefix hits, with other thread counts.
 #include <algorithm>
 
 #include "tests/golden/engine_fixture.h"
@@ -103,7 +103,8 @@ TEST_P(Preempted, WithAPoolThatIsFarTooSmall) {
     EXPECT_EQ(stats.running + stats.waiting + stats.swapped, 0);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Modes, Preempted,
+INSTANTIATE_TEST_SUITE_P(Modes,
+                         Preempted,
                          ::testing::Values(PreemptionMode::kRecompute, PreemptionMode::kSwap));
 
 TEST(SameAnswers, OnPrefixHits) {
@@ -139,15 +140,15 @@ TEST(SameAnswers, SeededSamplingDoesNotDependOnTheBatch) {
   one.push_back(seeded(5));
   const auto expected = run_all(*engine, std::move(one))[0].tokens;
   std::vector<GenerationRequest> mixed = requests();
-  mixed[2].sampling.temperature = 1.0F;                                  // a neighbour without a seed
+  mixed[2].sampling.temperature = 1.0F;  // a neighbour without a seed
   mixed[9] = seeded(5);
   mixed[11].sampling.temperature = 1.0F;
   mixed[11].sampling.seed = 7;
   EXPECT_EQ(run_all(*engine, std::move(mixed))[9].tokens, expected);
 }
 
-// Case ATT-02: prompts at and around multiples of the block size, cold, warm, and again after the cache was
-// overwritten.
+// Case ATT-02: prompts at and around multiples of the block size, cold, warm, and again after the
+// cache was overwritten.
 TEST(SameAnswers, PromptsThatAreMultiplesOfTheBlockSize) {
   EngineConfig config = base_config();
   config.max_model_len = 0;

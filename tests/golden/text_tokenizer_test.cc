@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/assets.h"
 #include "tests/golden/sentencepiece_model.h"
 #include "tests/golden/text_corpus.h"
-#include "tests/assets.h"
 #include "tests/unit/text/metadata_gguf.h"
 #include "text/bpe_model.h"
 #include "text/sentencepiece_merges.h"

@@ -1,4 +1,5 @@
-// Case ATT-01 (b), (c): closed forms of attention over split keys and of the merge of partial states.
+// Case ATT-01 (b), (c): closed forms of attention over split keys and of the merge of partial
+// states.
 #include <cmath>
 #include <limits>
 

@@ -1,4 +1,5 @@
-// Case ATT-03, paged metadata: pages and last-page lengths at block boundaries, and decoding across them.
+// Case ATT-03, paged metadata: pages and last-page lengths at block boundaries, and decoding across
+// them.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -39,8 +40,8 @@ TEST_P(Att03Backend, BuilderRefusesAPageTooManyOrTooFew) {
   }
 }
 
-// Decodes 3 * B tokens from every start length, in pages of B in any order, against one contiguous page: the same
-// bits.
+// Decodes 3 * B tokens from every start length, in pages of B in any order, against one contiguous
+// page: the same bits.
 TEST_P(Att03Backend, DecodesAcrossPagesLikeAContiguousCache) {
   constexpr int32_t kBlock = 4;
   for (int32_t start = 1; start <= 2 * kBlock + 1; ++start) {
@@ -56,7 +57,8 @@ TEST_P(Att03Backend, DecodesAcrossPagesLikeAContiguousCache) {
     const std::vector<float> k = random_floats(static_cast<size_t>(total) * 20, 1);
     const std::vector<float> v = random_floats(static_cast<size_t>(total) * 20, 2);
     const std::vector<float> q = random_floats(static_cast<size_t>(total) * 40, 3);
-    const auto rows_of = [](const std::vector<float>& all, int32_t begin, int32_t end, int32_t width) {
+    const auto rows_of = [](const std::vector<float>& all, int32_t begin, int32_t end,
+                            int32_t width) {
       return std::vector<float>(all.begin() + begin * width, all.begin() + end * width);
     };
     for (int32_t len = start; len < total; ++len) {

@@ -36,8 +36,7 @@ TEST_P(Att07, QueryHeadsReadTheirOwnKvHead) {
         const auto output = layer.forward(batch.view, random_floats(tokens * layer.q_width(), 4));
         int wrong = 0;
         for (size_t i = 0; i < output.out.size(); ++i) {
-          const auto head =
-              static_cast<int32_t>(i % layer.q_width() / static_cast<size_t>(dim));
+          const auto head = static_cast<int32_t>(i % layer.q_width() / static_cast<size_t>(dim));
           // Equal up to one rounding: sums of up to 33 equal values over their count.
           const auto expected = static_cast<float>(head * kv_heads / q_heads + 1);
           if (std::abs(output.out[i] - expected) > expected * 1.2e-7F) ++wrong;
@@ -55,7 +54,8 @@ TEST_P(Att07, HeadsThatDoNotDivideAreRefusedWithBothNumbers) {
   context.requirements.head_dim_qk = context.requirements.head_dim_v = 64;
   const Status status = get_attention_backend(test_registry(), GetParam(), context).status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_THAT(status.message(), testing::HasSubstr("15 query heads are not divisible by 2 KV heads"));
+  EXPECT_THAT(status.message(),
+              testing::HasSubstr("15 query heads are not divisible by 2 KV heads"));
 }
 
 TENON_FOR_EVERY_BACKEND(Att07);

@@ -1,5 +1,5 @@
-// Case ATT-08 (b) to (e): rows without keys or queries, padding slots, garbage in unused cells. (a) is with the
-// merge tests of ATT-01.
+// Case ATT-08 (b) to (e): rows without keys or queries, padding slots, garbage in unused cells. (a)
+// is with the merge tests of ATT-01.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,7 +12,9 @@ namespace {
 using Att08 = EveryBackend;
 
 // A row of `query_len` queries and its keys, written into `layer`.
-std::vector<float> keys(size_t count, uint64_t seed) { return random_floats(count * 64, seed); }
+std::vector<float> keys(size_t count, uint64_t seed) {
+  return random_floats(count * 64, seed);
+}
 
 TEST_P(Att08, RowsWithoutKeysOrQueriesLeaveTheOthersAlone) {
   LayerOptions options;

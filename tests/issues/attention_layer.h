@@ -40,7 +40,9 @@ struct LayerOptions {
 class TestLayer {
  public:
   // Takes `view` instead of a pool of its own when given.
-  TestLayer(const std::string& backend, const LayerOptions& options, int64_t num_blocks,
+  TestLayer(const std::string& backend,
+            const LayerOptions& options,
+            int64_t num_blocks,
             std::optional<KvView> view = {})
       : options_(options) {
     BackendContext context;

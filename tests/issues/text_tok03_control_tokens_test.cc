@@ -1,8 +1,8 @@
 // TOK-03: what a user types never becomes a control token (llama.cpp issue #26309).
 #include <algorithm>
 
-#include "tests/issues/text_tiny_vocabularies.h"
 #include "tests/assets.h"
+#include "tests/issues/text_tiny_vocabularies.h"
 
 namespace tenon {
 namespace {

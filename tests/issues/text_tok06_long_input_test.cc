@@ -6,8 +6,8 @@
 #include <ctime>
 #include <functional>
 
-#include "tests/issues/text_tiny_vocabularies.h"
 #include "tests/assets.h"
+#include "tests/issues/text_tiny_vocabularies.h"
 
 namespace tenon {
 namespace {

@@ -1,5 +1,5 @@
-// A small blocking HTTP/1.1 client over a raw socket, for tests: it can also misbehave (half requests, resets, silence).
-// Not thread safe; one object per connection.
+// A small blocking HTTP/1.1 client over a raw socket, for tests: it can also misbehave (half
+// requests, resets, silence). Not thread safe; one object per connection.
 #pragma once
 
 #include <arpa/inet.h>
@@ -33,9 +33,11 @@ struct HttpAnswer {
 
 class HttpClient {
  public:
-  explicit HttpClient(uint16_t port, int receive_buffer = 0) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit HttpClient(uint16_t port, int receive_buffer = 0)
+      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     if (fd_ < 0) throw std::runtime_error("socket: " + std::string(std::strerror(errno)));
-    if (receive_buffer > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
+    if (receive_buffer > 0)
+      ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
     const int on = 1;
     ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     sockaddr_in address{};
@@ -52,7 +54,9 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
   HttpClient(HttpClient&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), input_(std::move(other.input_)), events_(std::move(other.events_)) {}
+      : fd_(std::exchange(other.fd_, -1)),
+        input_(std::move(other.input_)),
+        events_(std::move(other.events_)) {}
 
   void close() {
     if (fd_ >= 0) ::close(fd_);
@@ -76,23 +80,31 @@ class HttpClient {
     return true;
   }
 
-  static std::string format(std::string_view method, std::string_view path, std::string_view body = {},
+  static std::string format(std::string_view method,
+                            std::string_view path,
+                            std::string_view body = {},
                             std::string_view extra_headers = {}) {
-    std::string text = std::string(method) + " " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n";
+    std::string text =
+        std::string(method) + " " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n";
     if (method == "POST") {
-      if (extra_headers.find("ontent-") == std::string_view::npos) text += "Content-Type: application/json\r\n";
+      if (extra_headers.find("ontent-") == std::string_view::npos)
+        text += "Content-Type: application/json\r\n";
       text += "Content-Length: " + std::to_string(body.size()) + "\r\n";
     }
     return text + std::string(extra_headers) + "\r\n" + std::string(body);
   }
 
-  HttpAnswer request(std::string_view method, std::string_view path, std::string_view body = {},
+  HttpAnswer request(std::string_view method,
+                     std::string_view path,
+                     std::string_view body = {},
                      std::string_view extra_headers = {}) {
     if (!send(format(method, path, body, extra_headers)) && input_.empty()) fill();
     return read_answer(method == "HEAD");
   }
   HttpAnswer get(std::string_view path) { return request("GET", path); }
-  HttpAnswer post(std::string_view path, const nlohmann::json& body) { return request("POST", path, body.dump()); }
+  HttpAnswer post(std::string_view path, const nlohmann::json& body) {
+    return request("POST", path, body.dump());
+  }
 
   // Status and headers; the body follows through read_answer()'s rest or next_event().
   HttpAnswer read_head() {
@@ -103,7 +115,8 @@ class HttpClient {
     HttpAnswer answer;
     const std::string head = input_.substr(0, end + 2);
     input_.erase(0, end + 4);
-    if (head.compare(0, 5, "HTTP/") != 0) throw std::runtime_error("not HTTP: " + head.substr(0, 40));
+    if (head.compare(0, 5, "HTTP/") != 0)
+      throw std::runtime_error("not HTTP: " + head.substr(0, 40));
     answer.status = std::atoi(head.c_str() + 9);
     for (size_t line = head.find("\r\n") + 2; line < head.size();) {
       const size_t next = head.find("\r\n", line);
@@ -156,8 +169,8 @@ class HttpClient {
     return piece;
   }
 
-  // The data of the next server-sent event of a chunked stream; nullopt at its end. Strict: anything but `data: X`
-  // and comments is an error.
+  // The data of the next server-sent event of a chunked stream; nullopt at its end. Strict:
+  // anything but `data: X` and comments is an error.
   std::optional<std::string> next_event() {
     for (;;) {
       const size_t end = events_.find("\n\n");
@@ -187,18 +200,21 @@ class HttpClient {
   // Waits for bytes; false at the end of the connection. Throws after the timeout.
   bool fill() {
     pollfd waiting{fd_, POLLIN, 0};
-    if (::poll(&waiting, 1, static_cast<int>(timeout_ * 1000)) == 0) throw std::runtime_error("timeout waiting for the server");
+    if (::poll(&waiting, 1, static_cast<int>(timeout_ * 1000)) == 0)
+      throw std::runtime_error("timeout waiting for the server");
     char buffer[65536];
     const ssize_t count = ::recv(fd_, buffer, sizeof(buffer), 0);
     if (count <= 0) return false;
     input_.append(buffer, static_cast<size_t>(count));
     return true;
   }
-  // True if the server closes (or has closed) the connection within the time, whatever it still sends.
+  // True if the server closes (or has closed) the connection within the time, whatever it still
+  // sends.
   bool closed_within(double seconds) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     for (;;) {
-      const auto left = std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
+      const auto left =
+          std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
       pollfd waiting{fd_, POLLIN, 0};
       if (left <= 0 || ::poll(&waiting, 1, static_cast<int>(left * 1000) + 1) == 0) return false;
       char buffer[4096];
@@ -217,11 +233,15 @@ class HttpClient {
 };
 
 // One request on a connection of its own.
-inline HttpAnswer http_get(uint16_t port, std::string_view path) { return HttpClient(port).get(path); }
+inline HttpAnswer http_get(uint16_t port, std::string_view path) {
+  return HttpClient(port).get(path);
+}
 inline HttpAnswer http_post(uint16_t port, std::string_view path, const nlohmann::json& body) {
   return HttpClient(port).post(path, body);
 }
-inline HttpAnswer http_post_text(uint16_t port, std::string_view path, std::string_view body,
+inline HttpAnswer http_post_text(uint16_t port,
+                                 std::string_view path,
+                                 std::string_view body,
                                  std::string_view extra_headers = {}) {
   return HttpClient(port).request("POST", path, body, extra_headers);
 }
@@ -241,7 +261,9 @@ inline std::vector<nlohmann::json> stream_events(HttpClient& client) {
   if (!done) throw std::runtime_error("stream without [DONE]");
   return events;
 }
-inline std::vector<nlohmann::json> http_stream(uint16_t port, std::string_view path, const nlohmann::json& body) {
+inline std::vector<nlohmann::json> http_stream(uint16_t port,
+                                               std::string_view path,
+                                               const nlohmann::json& body) {
   HttpClient client(port);
   client.send(HttpClient::format("POST", path, body.dump()));
   const HttpAnswer head = client.read_head();
@@ -260,13 +282,15 @@ bool eventually(Condition condition, double seconds = 5) {
   return true;
 }
 
-// The value of a series, e.g. "vllm:num_requests_running", summed over its labels; nullopt if there is none.
+// The value of a series, e.g. "vllm:num_requests_running", summed over its labels; nullopt if there
+// is none.
 inline std::optional<double> metric_value(const std::string& page, const std::string& name) {
   std::optional<double> sum;
   for (size_t line = 0; line < page.size();) {
     const size_t end = std::min(page.find('\n', line), page.size());
     const std::string_view text(page.data() + line, end - line);
-    if (text.substr(0, name.size()) == name && (text[name.size()] == '{' || text[name.size()] == ' ')) {
+    if (text.substr(0, name.size()) == name &&
+        (text[name.size()] == '{' || text[name.size()] == ' ')) {
       sum = sum.value_or(0) + std::atof(std::string(text.substr(text.rfind(' ') + 1)).c_str());
     }
     line = end + 1;

@@ -1,4 +1,5 @@
-// Start, stop, clients that go away, load, metrics of `tenon serve`. Cases LOD-01, API-08, ROB-05, ROB-06.
+// Start, stop, clients that go away, load, metrics of `tenon serve`. Cases LOD-01, API-08, ROB-05,
+// ROB-06.
 #include <algorithm>
 #include <fstream>
 #include <future>
@@ -12,21 +13,32 @@ namespace {
 using json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::string long_request(bool stream, int max_tokens = 4000) {
   return HttpClient::format("POST", "/v1/completions",
-                            json({{"model", "m"}, {"prompt", "Once upon a time"}, {"max_tokens", max_tokens},
-                                  {"ignore_eos", true}, {"stream", stream}}).dump());
+                            json({{"model", "m"},
+                                  {"prompt", "Once upon a time"},
+                                  {"max_tokens", max_tokens},
+                                  {"ignore_eos", true},
+                                  {"stream", stream}})
+                                .dump());
 }
 
-// A prompt of `tokens` distinct ids: long in prefill, and found in no prefix cache when `seed` is new.
+// A prompt of `tokens` distinct ids: long in prefill, and found in no prefix cache when `seed` is
+// new.
 std::string long_prompt(bool stream, int tokens, int seed) {
   std::vector<int> ids(static_cast<size_t>(tokens));
   for (int i = 0; i < tokens; ++i) ids[static_cast<size_t>(i)] = 100 + (i * 7 + seed * 31) % 40000;
   return HttpClient::format("POST", "/v1/completions",
-                            json({{"model", "m"}, {"prompt", ids}, {"max_tokens", 400}, {"ignore_eos", true},
-                                  {"stream", stream}}).dump());
+                            json({{"model", "m"},
+                                  {"prompt", ids},
+                                  {"max_tokens", 400},
+                                  {"ignore_eos", true},
+                                  {"stream", stream}})
+                                .dump());
 }
 
 TEST_F(ServeTest, SigtermDrainsAndEndsWithZero) {
@@ -67,11 +79,13 @@ TEST_F(ServeTest, PortInUseIsSaidBeforeTheModelIsLoaded) {
 TEST_F(ServeTest, Lod01CutModelsAreRefused) {
   const std::string model = test_model();
   const auto size = static_cast<size_t>(std::filesystem::file_size(model));
-  const std::string path = ::testing::TempDir() + "tenon-cut-" + std::to_string(::getpid()) + ".gguf";
+  const std::string path =
+      ::testing::TempDir() + "tenon-cut-" + std::to_string(::getpid()) + ".gguf";
   std::vector<char> bytes(size);
   std::ifstream(model, std::ios::binary).read(bytes.data(), static_cast<std::streamsize>(size));
   for (const size_t cut : {size_t{0}, size_t{3}, size_t{20}, size_t{5000}, size / 3, size - 1}) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(cut));
+    std::ofstream(path, std::ios::binary | std::ios::trunc)
+        .write(bytes.data(), static_cast<std::streamsize>(cut));
     ServeProcess server({"--model", path, "--port", "0"});
     const auto code = server.wait_for_exit(20);
     ASSERT_TRUE(code.has_value()) << cut;
@@ -81,17 +95,21 @@ TEST_F(ServeTest, Lod01CutModelsAreRefused) {
   std::filesystem::remove(path);
 }
 
-// Closes four connections in every round, by FIN or RST, streamed or not: two requests run (or are in prefill, or fight
-// for blocks), two are queued.
+// Closes four connections in every round, by FIN or RST, streamed or not: two requests run (or are
+// in prefill, or fight for blocks), two are queued.
 TEST_F(ServeTest, Api08ClientsThatGoAwayFreeEverything) {
   start({"--max-num-seqs", "2", "--num-kv-blocks", "300", "--max-num-batched-tokens", "64"});
   // Fills the KV cache, so that its pages do not count as growth later.
   for (int part = 0; part < 5; ++part) {
-    EXPECT_EQ(completion({{"prompt", std::vector<int>(1000, 1000 + part)}, {"max_tokens", 4}}).status, 200);
+    EXPECT_EQ(
+        completion({{"prompt", std::vector<int>(1000, 1000 + part)}, {"max_tokens", 4}}).status,
+        200);
   }
   const size_t files_before = process->open_files();
   const double used_before = metric("vllm:kv_cache_usage_perc");
-  const auto active = [this] { return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting"); };
+  const auto active = [this] {
+    return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting");
+  };
   constexpr int kRounds = 200;
   double resident = 0;
   for (int round = 0; round < kRounds; ++round) {
@@ -101,7 +119,8 @@ TEST_F(ServeTest, Api08ClientsThatGoAwayFreeEverything) {
     for (int i = 0; i < 4; ++i) {
       clients.push_back(std::make_unique<HttpClient>(port));
       const bool stream = i % 2 == 0;
-      clients.back()->send(in_prefill ? long_prompt(stream, 3000, round * 4 + i) : long_request(stream));
+      clients.back()->send(in_prefill ? long_prompt(stream, 3000, round * 4 + i)
+                                      : long_request(stream));
       if (after_a_chunk && i == 0) {  // before the others are sent: they might run first
         clients[0]->read_head();
         ASSERT_TRUE(clients[0]->next_event().has_value());
@@ -116,7 +135,8 @@ TEST_F(ServeTest, Api08ClientsThatGoAwayFreeEverything) {
   EXPECT_LT(process->own_memory_mib(), resident * 1.05);
   EXPECT_TRUE(eventually([&] { return process->open_files() <= files_before + 1; }));
   EXPECT_TRUE(eventually([this] {
-    return http_get(port, "/metrics").body.find("finished_reason=\"abort\"} " + std::to_string(4 * kRounds) + "\n") !=
+    return http_get(port, "/metrics")
+               .body.find("finished_reason=\"abort\"} " + std::to_string(4 * kRounds) + "\n") !=
            std::string::npos;
   }));
   // Half a head, half a body.
@@ -133,16 +153,19 @@ TEST_F(ServeTest, Api08ClientsThatGoAwayFreeEverything) {
 TEST_F(ServeTest, Api08ClientsThatGoAwayWhilePreempted) {
   start({"--max-num-seqs", "4", "--num-kv-blocks", "20", "--preemption-mode", "swap"});
   const auto active = [this] {
-    return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") + metric("vllm:num_requests_swapped");
+    return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") +
+           metric("vllm:num_requests_swapped");
   };
   for (int round = 0; round < 4; ++round) {
     const double preempted = metric("vllm:num_preemptions_total");
     std::vector<std::unique_ptr<HttpClient>> clients;
     for (int i = 0; i < 4; ++i) {
       clients.push_back(std::make_unique<HttpClient>(port));
-      clients.back()->send(long_prompt(i % 2 == 0, 40, round * 4 + i));  // 40 + 400 tokens each, 304 fit
+      clients.back()->send(
+          long_prompt(i % 2 == 0, 40, round * 4 + i));  // 40 + 400 tokens each, 304 fit
     }
-    ASSERT_TRUE(eventually([&] { return metric("vllm:num_preemptions_total") > preempted; })) << round;
+    ASSERT_TRUE(eventually([&] { return metric("vllm:num_preemptions_total") > preempted; }))
+        << round;
     for (auto& client : clients) round % 2 == 0 ? client->reset() : client->close();
     ASSERT_TRUE(eventually([&] { return active() == 0; }, 1)) << round;
   }
@@ -150,17 +173,19 @@ TEST_F(ServeTest, Api08ClientsThatGoAwayWhilePreempted) {
   expect_idle_and_working();
 }
 
-// The weights replace the mapped file (repacked), the pages of the KV cache come with their first use.
+// The weights replace the mapped file (repacked), the pages of the KV cache come with their first
+// use.
 TEST_F(ServeTest, ResidentMemoryIsTheModelTheCacheAndALittle) {
   start({"--num-kv-blocks", "300"});
   EXPECT_EQ(completion({{"prompt", std::vector<int>(1000, 1000)}, {"max_tokens", 32}}).status, 200);
   const double model = static_cast<double>(std::filesystem::file_size(test_model())) / 1048576.0;
-  constexpr double kKvMib = 300 * 16 * 22.5 / 1024;  // 30 layers, 3 heads of 64, K and V in f16: 22.5 KiB a token
+  constexpr double kKvMib =
+      300 * 16 * 22.5 / 1024;  // 30 layers, 3 heads of 64, K and V in f16: 22.5 KiB a token
   EXPECT_LT(process->resident_mib(), 1.2 * model + kKvMib + 150);
 }
 
-// Idle and half-open connections, readers that never read, a long text to tokenise: the longest time that /health took
-// meanwhile, in seconds.
+// Idle and half-open connections, readers that never read, a long text to tokenise: the longest
+// time that /health took meanwhile, in seconds.
 double worst_health_time_under_load(uint16_t port) {
   std::vector<HttpClient> idle;
   for (int i = 0; i < 500; ++i) idle.emplace_back(port);
@@ -192,7 +217,8 @@ double worst_health_time_under_load(uint16_t port) {
 
 TEST_F(ServeTest, Rob05HealthAnswersUnderLoad) {
   start({"--num-kv-blocks", "128", "--max-model-len", "1024"});
-  // The first rounds touch every page of the KV cache and fill the allocator's arenas of all threads.
+  // The first rounds touch every page of the KV cache and fill the allocator's arenas of all
+  // threads.
   double resident = 0;
   for (int round = 0; round < 4; ++round) {
     resident = round < 3 ? process->own_memory_mib() : resident;
@@ -209,13 +235,18 @@ TEST_F(ServeTest, Rob06CountersOnlyGrowThroughPreemptionAndAbort) {
     std::vector<int> prompt(40);
     for (int k = 0; k < 40; ++k) prompt[static_cast<size_t>(k)] = 1000 * (i + 1) + k;
     answers.push_back(std::async(std::launch::async, [this, prompt] {
-      return completion({{"prompt", prompt}, {"max_tokens", 30}, {"ignore_eos", true}, {"temperature", 0}});
+      return completion(
+          {{"prompt", prompt}, {"max_tokens", 30}, {"ignore_eos", true}, {"temperature", 0}});
     }));
   }
-  const std::vector<const char*> counters = {"vllm:prompt_tokens_total", "vllm:generation_tokens_total",
-                                             "vllm:num_preemptions_total", "vllm:request_success_total",
-                                             "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-                                             "vllm:time_to_first_token_seconds_count", "vllm:e2e_request_latency_seconds_sum",
+  const std::vector<const char*> counters = {"vllm:prompt_tokens_total",
+                                             "vllm:generation_tokens_total",
+                                             "vllm:num_preemptions_total",
+                                             "vllm:request_success_total",
+                                             "vllm:prefix_cache_queries_total",
+                                             "vllm:prefix_cache_hits_total",
+                                             "vllm:time_to_first_token_seconds_count",
+                                             "vllm:e2e_request_latency_seconds_sum",
                                              "vllm:inter_token_latency_seconds_bucket"};
   std::vector<double> last(counters.size(), 0);
   const auto scrape = [&] {
@@ -238,7 +269,9 @@ TEST_F(ServeTest, Rob06CountersOnlyGrowThroughPreemptionAndAbort) {
     client.read_head();
     client.reset();
   }
-  EXPECT_TRUE(eventually([this] { return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") == 0; }));
+  EXPECT_TRUE(eventually([this] {
+    return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") == 0;
+  }));
   scrape();
   EXPECT_GT(metric("vllm:num_preemptions_total"), 0);
   EXPECT_GE(metric("vllm:generation_tokens_total"), 90);

@@ -26,7 +26,8 @@ namespace tenon::testing {
 inline std::string test_model() {
   std::string path = test_model_path();
   if (!std::filesystem::exists(path)) {
-    throw std::runtime_error("the test model is missing: " + path + " (`make test` fetches it; TENON_TEST_MODEL names another)");
+    throw std::runtime_error("the test model is missing: " + path +
+                             " (`make test` fetches it; TENON_TEST_MODEL names another)");
   }
   return path;
 }
@@ -69,7 +70,8 @@ class ServeProcess {
   uint16_t wait_until_ready(double seconds = 60) {
     const std::string line = "Tenon is listening on http://127.0.0.1:";
     size_t at = std::string::npos;
-    const bool found = eventually([&] { return (at = out().find(line)) != std::string::npos || exited(); }, seconds);
+    const bool found = eventually(
+        [&] { return (at = out().find(line)) != std::string::npos || exited(); }, seconds);
     if (!found || at == std::string::npos || out().find('\n', at) == std::string::npos) {
       throw std::runtime_error("the server does not start: " + err());
     }
@@ -91,8 +93,8 @@ class ServeProcess {
     const std::filesystem::directory_iterator files("/proc/" + std::to_string(pid_) + "/fd");
     return static_cast<size_t>(std::distance(begin(files), end(files)));
   }
-  // Memory of its own, in MiB. Pages of the mapped model do not count: the rows of the embedding come and go with the
-  // tokens that are asked for, and the kernel may drop them.
+  // Memory of its own, in MiB. Pages of the mapped model do not count: the rows of the embedding
+  // come and go with the tokens that are asked for, and the kernel may drop them.
   [[nodiscard]] double own_memory_mib() const { return status_mib("RssAnon:"); }
   [[nodiscard]] double resident_mib() const { return status_mib("VmRSS:"); }
 
@@ -131,7 +133,8 @@ class ServeTest : public ::testing::Test {
   using json = nlohmann::json;
 
   void start(const std::vector<std::string>& extra = {}) {
-    std::vector<std::string> arguments = {"--model", test_model(), "--port", "0", "--served-model-name", "m"};
+    std::vector<std::string> arguments = {"--model", test_model(),          "--port",
+                                          "0",       "--served-model-name", "m"};
     arguments.insert(arguments.end(), extra.begin(), extra.end());
     process = std::make_unique<ServeProcess>(arguments);
     port = process->wait_until_ready();
@@ -146,13 +149,16 @@ class ServeTest : public ::testing::Test {
     body.emplace("messages", json::array({{{"role", "user"}, {"content", "Say hello."}}}));
     return http_post(port, "/v1/chat/completions", body);
   }
-  double metric(const std::string& name) { return metric_value(http_get(port, "/metrics").body, name).value_or(-1); }
+  double metric(const std::string& name) {
+    return metric_value(http_get(port, "/metrics").body, name).value_or(-1);
+  }
   // Nothing runs or waits, and requests still work.
   void expect_idle_and_working() {
     EXPECT_EQ(http_get(port, "/health").status, 200);
     EXPECT_TRUE(eventually([this] {
       return metric("vllm:num_requests_running") + metric("vllm:num_requests_waiting") +
-                 metric("vllm:num_requests_swapped") == 0;
+                 metric("vllm:num_requests_swapped") ==
+             0;
     }));
     EXPECT_EQ(completion({{"prompt", {1, 2, 3}}, {"max_tokens", 2}}).status, 200);
   }

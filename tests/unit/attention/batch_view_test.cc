@@ -69,7 +69,8 @@ TEST(ValidateBatchView, NamesTheRowThatIsWrong) {
     std::function<void(SyntheticBatch&)> spoil;
     const char* what;
   } cases[] = {
-      {[](SyntheticBatch& b) { b.seq_lens[1] = 25; }, "row 1: seq_len 25 needs 4 pages of 8 tokens, 3 given"},
+      {[](SyntheticBatch& b) { b.seq_lens[1] = 25; },
+       "row 1: seq_len 25 needs 4 pages of 8 tokens, 3 given"},
       {[](SyntheticBatch& b) { b.seq_lens[2] = 3; }, "row 2: 4 query tokens but seq_len 3"},
       {[](SyntheticBatch& b) { b.seq_lens[0] = -1; }, "row 0: seq_len -1"},
       {[](SyntheticBatch& b) { b.query_start_loc[2] = 0; }, "row 1: query_start_loc decreases"},
@@ -78,12 +79,15 @@ TEST(ValidateBatchView, NamesTheRowThatIsWrong) {
       {[](SyntheticBatch& b) { b.page_indices[6] = 100; }, "row 2: page 0 is block 100"},
       {[](SyntheticBatch& b) { b.slot_mapping[3] = 800; }, "row 2: token 1 goes to slot 800"},
       {[](SyntheticBatch& b) { b.slot_mapping[3] = -2; }, "row 2: token 1 goes to slot -2"},
-      {[](SyntheticBatch& b) { --b.view.num_decode_rows, ++b.view.num_extend_rows; }, "token counts"},
+      {[](SyntheticBatch& b) { --b.view.num_decode_rows, ++b.view.num_extend_rows; },
+       "token counts"},
       {[](SyntheticBatch& b) { b.view.num_prefill_rows = 2; }, "are not 4 rows"},
       {[](SyntheticBatch& b) { b.view.max_seq_len = 21; }, "max_seq_len 21 should be"},
-      {[](SyntheticBatch& b) { b.view.page_indices = b.view.page_indices.first(3); }, "page indices"},
+      {[](SyntheticBatch& b) { b.view.page_indices = b.view.page_indices.first(3); },
+       "page indices"},
       {[](SyntheticBatch& b) { b.view.slot_mapping = b.view.slot_mapping.first(3); }, "3 slots"},
-      {[](SyntheticBatch& b) { b.view.page_indptr = b.view.page_indptr.first(3); }, "page_indptr 3 entries"},
+      {[](SyntheticBatch& b) { b.view.page_indptr = b.view.page_indptr.first(3); },
+       "page_indptr 3 entries"},
       {[](SyntheticBatch& b) {
          b.view.num_extend_rows = 0, b.view.num_prefill_rows = 2;
          b.view.num_extend_tokens = 0, b.view.num_prefill_tokens = 13;

@@ -1,4 +1,5 @@
-// The step loop must not allocate: counts operator new around plans, cache writes and forward passes.
+// The step loop must not allocate: counts operator new around plans, cache writes and forward
+// passes.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,8 +23,12 @@ std::atomic<int64_t> allocations{0};
   allocations.fetch_add(1);
   return std::malloc(size == 0 ? 1 : size);
 }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace tenon {
 namespace {

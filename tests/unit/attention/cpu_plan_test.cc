@@ -65,8 +65,8 @@ void expect_complete(const PlanShape& shape, const BatchView& batch, const Plan&
     done[{item.row, item.kv_head}] += item.query_count * segments;
   }
   for (int32_t row = 0; row < batch.num_rows(); ++row) {
-    const int64_t segments = std::max(
-        1, (batch.seq_lens[static_cast<size_t>(row)] + kSegmentKeys - 1) / kSegmentKeys);
+    const int64_t segments =
+        std::max(1, (batch.seq_lens[static_cast<size_t>(row)] + kSegmentKeys - 1) / kSegmentKeys);
     for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
       ASSERT_EQ((done[{row, head}]), batch.query_len(row) * segments) << "row " << row;
     }
@@ -82,8 +82,7 @@ TEST(CpuPlan, CoversEveryBatchWithinTheCapacityOfItsLimits) {
     PlanInMemory memory(shape, limits);
     for (int round = 0; round < 60; ++round) {
       const std::vector<BatchSpecRow> rows = random_rows(random, limits);
-      const SyntheticBatch batch =
-          make_batch(rows, kBlockSize, blocks_needed(rows, kBlockSize), 0);
+      const SyntheticBatch batch = make_batch(rows, kBlockSize, blocks_needed(rows, kBlockSize), 0);
       memory.plan.build(shape, batch.view);  // ends the process when it overflows
       EXPECT_LE(memory.plan.num_partials(), memory.capacity.partials);
       expect_complete(shape, batch.view, memory.plan);
@@ -101,16 +100,19 @@ TEST(CpuPlan, SplitsOneLongRowAndLeavesManyShortOnesWhole) {
     memory.plan.build(shape, batch.view);
     return memory.plan.describe();
   };
-  EXPECT_EQ(plan_of("q1s4k"),
-            "cpu: 1 direct rows (3 row-head pairs split into 24 segments), 0 packed rows in 0 tiles; "
-            "24 work items");
-  EXPECT_EQ(plan_of("16q1s2k"),
-            "cpu: 16 direct rows (0 row-head pairs split into 0 segments), 0 packed rows in 0 tiles; "
-            "48 work items");
+  EXPECT_EQ(
+      plan_of("q1s4k"),
+      "cpu: 1 direct rows (3 row-head pairs split into 24 segments), 0 packed rows in 0 tiles; "
+      "24 work items");
+  EXPECT_EQ(
+      plan_of("16q1s2k"),
+      "cpu: 16 direct rows (0 row-head pairs split into 0 segments), 0 packed rows in 0 tiles; "
+      "48 work items");
   // 42 queries a tile: 512 queries are 13 tiles of each of 3 heads.
-  EXPECT_EQ(plan_of("q512"),
-            "cpu: 0 direct rows (0 row-head pairs split into 0 segments), 1 packed rows in 39 tiles; "
-            "39 work items");
+  EXPECT_EQ(
+      plan_of("q512"),
+      "cpu: 0 direct rows (0 row-head pairs split into 0 segments), 1 packed rows in 39 tiles; "
+      "39 work items");
 }
 
 TEST(CpuPlan, OneThreadNeverSplits) {

@@ -59,9 +59,8 @@ BackendInfo wide_info(std::string name, int32_t preference) {
 }
 
 void add_fake(AttentionRegistry& registry, const BackendInfo& info) {
-  registry.add(info.name, [info](const BackendContext&) {
-    return std::make_unique<FakeBackend>(info);
-  });
+  registry.add(info.name,
+               [info](const BackendContext&) { return std::make_unique<FakeBackend>(info); });
 }
 
 TEST(BackendCheck, EmptyWhenEverythingFits) {

@@ -55,7 +55,8 @@ TEST(MemoryPlan, ErrorsSayWhatWouldFit) {
   const auto too_many = plan_memory(config, facts(100 * kMiB));
   ASSERT_FALSE(too_many.ok());
   EXPECT_EQ(too_many.status().code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(too_many.status().message(), HasSubstr("--num-kv-blocks 100 (1584 tokens) would fit"));
+  EXPECT_THAT(too_many.status().message(),
+              HasSubstr("--num-kv-blocks 100 (1584 tokens) would fit"));
   config.num_kv_blocks = 0;
   EXPECT_FALSE(plan_memory(config, facts(kMiB)).ok());
   config.kv_cache_memory = kMiB;
@@ -63,7 +64,8 @@ TEST(MemoryPlan, ErrorsSayWhatWouldFit) {
   config.kv_cache_memory = 64 * kMiB;
   EXPECT_EQ(plan_memory(config, facts(100 * kMiB))->num_blocks, 64);
   config.max_model_len = 2000;
-  EXPECT_THAT(plan_memory(config, facts(100 * kMiB)).status().message(), HasSubstr("limit of 1000 tokens"));
+  EXPECT_THAT(plan_memory(config, facts(100 * kMiB)).status().message(),
+              HasSubstr("limit of 1000 tokens"));
 }
 
 TEST(MemoryPlan, AvailableMemoryIsPlausible) {

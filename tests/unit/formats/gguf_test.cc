@@ -4,7 +4,6 @@
 
 #include "tests/assets.h"
 
-
 namespace tenon {
 namespace {
 

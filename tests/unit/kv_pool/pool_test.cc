@@ -113,10 +113,11 @@ TEST(KvPool, RefusesWhatCannotBe) {
   const int64_t huge = int64_t{1} << 45;
   const Status too_much = KvPool::create(spec, KvLayout::kLBHNC, huge).status();
   EXPECT_EQ(too_much.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(too_much.message(), testing::HasSubstr(std::to_string(huge * spec.bytes_per_block())));
-  EXPECT_EQ(KvPool::create(spec, KvLayout::kLBHNC, std::numeric_limits<int64_t>::max())
-                .status().code(),
-            StatusCode::kResourceExhausted);
+  EXPECT_THAT(too_much.message(),
+              testing::HasSubstr(std::to_string(huge * spec.bytes_per_block())));
+  EXPECT_EQ(
+      KvPool::create(spec, KvLayout::kLBHNC, std::numeric_limits<int64_t>::max()).status().code(),
+      StatusCode::kResourceExhausted);
   spec.dtype = DType::kQ8_0;
   EXPECT_EQ(KvPool::create(spec, KvLayout::kLBHNC, 1).status().code(), StatusCode::kUnsupported);
   spec = small_spec();

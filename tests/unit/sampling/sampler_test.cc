@@ -14,8 +14,10 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-int32_t sample_once(const SamplingParams& params, const std::vector<float>& logits,
-                    std::vector<int32_t> accepted = {}, std::vector<int32_t> prompt = {1},
+int32_t sample_once(const SamplingParams& params,
+                    const std::vector<float>& logits,
+                    std::vector<int32_t> accepted = {},
+                    std::vector<int32_t> prompt = {1},
                     uint64_t fallback_seed = 0) {
   RequestSampler sampler(params, prompt, std::vector<int32_t>{0}, fallback_seed);
   for (const int32_t token : accepted) sampler.accept(token);
@@ -25,7 +27,8 @@ int32_t sample_once(const SamplingParams& params, const std::vector<float>& logi
 }
 
 // Frequencies over many positions of one seeded request.
-std::map<int32_t, double> distribution(const SamplingParams& params, const std::vector<float>& logits,
+std::map<int32_t, double> distribution(const SamplingParams& params,
+                                       const std::vector<float>& logits,
                                        int draws = 20000) {
   RequestSampler sampler(params, {}, {}, 7);
   SamplerScratch scratch;
@@ -128,8 +131,8 @@ TEST(Sampler, PenaltiesAndBias) {
   params.temperature = 0.0F;
   const std::vector<float> logits = {-5.0F, 2.0F, 1.9F, -1.0F};
   params.repetition_penalty = 2.0F;
-  EXPECT_EQ(sample_once(params, logits, {}, {1}), 2);      // token 1 halved by the prompt
-  EXPECT_EQ(sample_once(params, logits, {2}, {1}), 1);     // both halved
+  EXPECT_EQ(sample_once(params, logits, {}, {1}), 2);   // token 1 halved by the prompt
+  EXPECT_EQ(sample_once(params, logits, {2}, {1}), 1);  // both halved
   params.repetition_penalty = 1.0F;
   params.presence_penalty = 0.2F;
   EXPECT_EQ(sample_once(params, logits, {}, {1}), 1);      // prompt does not count

@@ -18,7 +18,8 @@ class ByteTokenizer final : public Tokenizer {
     for (const char* special : kSpecial) texts_.emplace_back(special);
   }
 
-  [[nodiscard]] Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options) const override {
+  [[nodiscard]] Result<std::vector<int32_t>> encode(std::string_view text,
+                                                    const EncodeOptions& options) const override {
     std::vector<int32_t> ids;
     if (options.add_special && adds_bos_) ids.push_back(kBos);
     for (size_t at = 0; at < text.size();) {
@@ -34,8 +35,12 @@ class ByteTokenizer final : public Tokenizer {
     }
     return ids;
   }
-  [[nodiscard]] std::string_view token_bytes(int32_t id) const override { return texts_[static_cast<size_t>(id)]; }
-  [[nodiscard]] std::string_view token_text(int32_t id) const override { return texts_[static_cast<size_t>(id)]; }
+  [[nodiscard]] std::string_view token_bytes(int32_t id) const override {
+    return texts_[static_cast<size_t>(id)];
+  }
+  [[nodiscard]] std::string_view token_text(int32_t id) const override {
+    return texts_[static_cast<size_t>(id)];
+  }
   [[nodiscard]] bool is_special(int32_t id) const override { return id >= kBos; }
   [[nodiscard]] std::optional<int32_t> find_token(std::string_view text) const override {
     const auto found = std::find(texts_.begin(), texts_.end(), text);
@@ -52,8 +57,9 @@ class ByteTokenizer final : public Tokenizer {
  private:
   static constexpr std::array<const char*, 3> kSpecial = {"<s>", "<|im_start|>", "<|im_end|>"};
   static bool trusted(size_t at, size_t length, const EncodeOptions& options) {
-    return std::none_of(options.untrusted.begin(), options.untrusted.end(),
-                        [&](const TextRange& range) { return at < range.end && range.begin < at + length; });
+    return std::none_of(
+        options.untrusted.begin(), options.untrusted.end(),
+        [&](const TextRange& range) { return at < range.end && range.begin < at + length; });
   }
 
   const bool adds_bos_;

@@ -1,5 +1,5 @@
-// An Engine without a model: tokens come from a script, one per request and step, on a thread of its own.
-// Thread safe, as Engine is.
+// An Engine without a model: tokens come from a script, one per request and step, on a thread of
+// its own. Thread safe, as Engine is.
 #pragma once
 
 #include <atomic>
@@ -108,7 +108,9 @@ class FakeEngine final : public Engine {
   void run() {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
-      wake_.wait(lock, [this] { return stopping_ || !aborts_.empty() || (!requests_.empty() && !held_.load()); });
+      wake_.wait(lock, [this] {
+        return stopping_ || !aborts_.empty() || (!requests_.empty() && !held_.load());
+      });
       std::vector<Delivery> deliveries;
       for (auto it = requests_.begin(); it != requests_.end();) it = step(it, deliveries);
       aborts_.clear();
@@ -129,7 +131,8 @@ class FakeEngine final : public Engine {
     }
   }
 
-  std::list<Running>::iterator step(std::list<Running>::iterator it, std::vector<Delivery>& deliveries) {
+  std::list<Running>::iterator step(std::list<Running>::iterator it,
+                                    std::vector<Delivery>& deliveries) {
     const bool aborted = aborts_.count(it->id) > 0;
     if (held_.load() && !aborted) return std::next(it);
     RequestOutput output = aborted ? RequestOutput() : next_output(*it);
@@ -166,7 +169,8 @@ class FakeEngine final : public Engine {
     ++stats_.generation_tokens;
     if (sampling.logprobs) output.logprobs = {logprobs_of(token, *sampling.logprobs)};
     const bool eos = token == kEos && !sampling.ignore_eos;
-    const bool stops = std::count(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end(), token) > 0;
+    const bool stops =
+        std::count(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end(), token) > 0;
     if (eos || stops) {
       output.finish_reason = FinishReason::kStop;
       output.stop_token = token;

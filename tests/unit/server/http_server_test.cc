@@ -46,7 +46,8 @@ class HttpServerTest : public ::testing::Test {
       return exchange->respond({200, "text/plain", request.method + ":" + request.body, {}});
     }
     exchange->on_disconnect([this] { gone.fetch_add(1); });
-    if (request.path == "/stream") exchange->begin_stream({200, "text/event-stream", "", {}}, ": ping\n\n");
+    if (request.path == "/stream")
+      exchange->begin_stream({200, "text/event-stream", "", {}}, ": ping\n\n");
     std::lock_guard lock(mutex);
     held.push_back(exchange);
   }
@@ -88,7 +89,8 @@ TEST_F(HttpServerTest, KeepsConnectionsAliveAndAnswersInOrder) {
 TEST_F(HttpServerTest, ClosesWhenAskedAndForHttp10) {
   start();
   HttpClient closing(port);
-  EXPECT_EQ(closing.request("GET", "/echo", "", "Connection: close\r\n").headers.at("connection"), "close");
+  EXPECT_EQ(closing.request("GET", "/echo", "", "Connection: close\r\n").headers.at("connection"),
+            "close");
   EXPECT_TRUE(closing.closed_within(2));
   HttpClient old(port);
   old.send("GET /echo HTTP/1.0\r\n\r\n");
@@ -107,7 +109,8 @@ TEST_F(HttpServerTest, HeadHasNoBody) {
 TEST_F(HttpServerTest, AnswersExpectContinue) {
   start();
   HttpClient client(port);
-  client.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.read_head().status, 100);
   client.send("abc");
   EXPECT_EQ(client.read_answer().body, "POST:abc");
@@ -116,7 +119,9 @@ TEST_F(HttpServerTest, AnswersExpectContinue) {
 TEST_F(HttpServerTest, ReadsChunkedBodies) {
   start();
   HttpClient client(port);
-  client.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
   EXPECT_EQ(client.read_answer().body, "POST:abcde");
 }
 
@@ -125,7 +130,8 @@ TEST_F(HttpServerTest, Rob05RefusesMalformedAndOversizedRequests) {
   start();
   const std::string post = "POST /echo HTTP/1.1\r\nHost: x\r\n";
   std::string many_headers = "GET /echo HTTP/1.1\r\n";
-  for (int i = 0; i < 2000; ++i) many_headers += "X-" + std::to_string(i) + ": " + std::string(100, 'a') + "\r\n";
+  for (int i = 0; i < 2000; ++i)
+    many_headers += "X-" + std::to_string(i) + ": " + std::string(100, 'a') + "\r\n";
   const std::pair<std::string, int> rows[] = {
       {post + "Content-Length: -1\r\n\r\n", 400},
       {post + "Content-Length: 18446744073709551616\r\n\r\n", 400},
@@ -142,7 +148,9 @@ TEST_F(HttpServerTest, Rob05RefusesMalformedAndOversizedRequests) {
       {many_headers + "\r\n", 431},
       {"GET /" + std::string(100000, 'a') + " HTTP/1.1\r\n\r\n", 431},
       {post + "Content-Length: 1001\r\n\r\n", 413},
-      {post + "Transfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'a') + "\r\n0\r\n\r\n", 413},
+      {post + "Transfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'a') +
+           "\r\n0\r\n\r\n",
+       413},
   };
   for (const auto& [text, status] : rows) {
     HttpClient client(port);
@@ -178,11 +186,13 @@ TEST_F(HttpServerTest, Rob05ClosesSlowClients) {
   HttpClient drip(port);
   drip.send("GET /echo HTTP/1.1\r\n");
   std::thread dripping([&drip] {
-    for (int i = 0; i < 10 && drip.send("X"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    for (int i = 0; i < 10 && drip.send("X"); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
   });
   HttpClient idle(port);
   EXPECT_EQ(idle.get("/echo").status, 200);
-  for (HttpClient* client : {&silent, &half_head, &half_body, &drip, &idle}) EXPECT_TRUE(client->closed_within(2));
+  for (HttpClient* client : {&silent, &half_head, &half_body, &drip, &idle})
+    EXPECT_TRUE(client->closed_within(2));
   dripping.join();
   EXPECT_EQ(handled.load(), 1);
   EXPECT_TRUE(eventually([this] { return server->connections() == 0; }));
@@ -326,7 +336,8 @@ TEST_F(HttpServerTest, PortInUseIsAClearError) {
   HttpServer::Config config;
   config.host = "127.0.0.1";
   config.port = port;
-  const auto second = HttpServer::start(std::move(config), [](HttpRequest, std::shared_ptr<HttpExchange>) {});
+  const auto second =
+      HttpServer::start(std::move(config), [](HttpRequest, std::shared_ptr<HttpExchange>) {});
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
   EXPECT_NE(second.status().message().find(std::to_string(port)), std::string::npos);

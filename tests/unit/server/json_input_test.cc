@@ -23,12 +23,26 @@ TEST(JsonInput, KeepsOrderAndTheLastOfEqualKeys) {
 }
 
 TEST(JsonInput, Rob04RefusesWhatIsNotJson) {
-  const std::string rows[] = {
-      "", " ", "{", "[1,]", R"({"model":"m",})", "{\"a\":NaN}", "{'a':1}", "1 2", "{\"prompt\":\"a\xff\"}",
-      "{\"prompt\":\"\xc4\xe3\xba\xc3\"}",  // GBK
-      R"({"p":"\ud800"})", R"({"p":"\udc00\ud800"})", R"({"p":"\ud800x"})", "{\"t\":1e999}", "{\"t\":-1e999}",
-      "{\"t\":" + std::string(1 << 20, '9') + "}", "\xef\xbb", "{\"p\":\"\xed\xa0\x80\"}", "{\"p\":\"\xc0\x80\"}",
-      "{\"a\nb\":1}"};
+  const std::string rows[] = {"",
+                              " ",
+                              "{",
+                              "[1,]",
+                              R"({"model":"m",})",
+                              "{\"a\":NaN}",
+                              "{'a':1}",
+                              "1 2",
+                              "{\"prompt\":\"a\xff\"}",
+                              "{\"prompt\":\"\xc4\xe3\xba\xc3\"}",  // GBK
+                              R"({"p":"\ud800"})",
+                              R"({"p":"\udc00\ud800"})",
+                              R"({"p":"\ud800x"})",
+                              "{\"t\":1e999}",
+                              "{\"t\":-1e999}",
+                              "{\"t\":" + std::string(1 << 20, '9') + "}",
+                              "\xef\xbb",
+                              "{\"p\":\"\xed\xa0\x80\"}",
+                              "{\"p\":\"\xc0\x80\"}",
+                              "{\"a\nb\":1}"};
   for (const std::string& text : rows) {
     const auto value = parse_json(text, {});
     EXPECT_FALSE(value.ok()) << text.substr(0, 40);
@@ -63,7 +77,8 @@ TEST(JsonInput, Rob04LimitsDepthAndSize) {
 
 TEST(JsonInput, ManyKeysTakeLinearTime) {
   std::string text = "{";
-  for (int i = 0; i < 200'000; ++i) text += "\"k" + std::to_string(i % 150'000) + "\":" + std::to_string(i) + ",";
+  for (int i = 0; i < 200'000; ++i)
+    text += "\"k" + std::to_string(i % 150'000) + "\":" + std::to_string(i) + ",";
   text += "\"end\":1}";
   const double start = now_seconds();
   const auto value = parse_json(text, {});

@@ -16,7 +16,8 @@ Result<CompletionRequest> completion(const std::string& fields) {
 }
 Result<ChatRequest> chat(const std::string& fields) {
   std::string text = R"({"model":"m")" + (fields.empty() ? "" : "," + fields);
-  if (fields.find("messages") == std::string::npos) text += R"(,"messages":[{"role":"user","content":"hi"}])";
+  if (fields.find("messages") == std::string::npos)
+    text += R"(,"messages":[{"role":"user","content":"hi"}])";
   const auto body = parse_json(text + "}", {});
   EXPECT_TRUE(body.ok()) << fields << ": " << body.status().message();
   return parse_chat_request(*body, kLimits);
@@ -109,40 +110,64 @@ TEST(OpenAiTypes, Api04MaxTokens) {
 
 TEST(OpenAiTypes, Api09SamplingRanges) {
   const std::vector<Row> rows = {
-      {R"("temperature":0)", ""},          {R"("temperature":1e-45)", ""},
-      {R"("temperature":2)", ""},          {R"("temperature":3)", "temperature"},
-      {R"("temperature":-1)", "temperature"}, {R"("temperature":"hot")", "temperature"},
+      {R"("temperature":0)", ""},
+      {R"("temperature":1e-45)", ""},
+      {R"("temperature":2)", ""},
+      {R"("temperature":3)", "temperature"},
+      {R"("temperature":-1)", "temperature"},
+      {R"("temperature":"hot")", "temperature"},
       {R"("temperature":1e300)", "temperature"},
-      {R"("top_p":0)", ""},                {R"("top_p":1.01)", "top_p"},
-      {R"("top_k":0)", ""},                {R"("top_k":-1)", ""},
-      {R"("top_k":100000)", ""},           {R"("top_k":-2)", "top_k"},
-      {R"("min_p":1)", ""},                {R"("min_p":-0.1)", "min_p"},
+      {R"("top_p":0)", ""},
+      {R"("top_p":1.01)", "top_p"},
+      {R"("top_k":0)", ""},
+      {R"("top_k":-1)", ""},
+      {R"("top_k":100000)", ""},
+      {R"("top_k":-2)", "top_k"},
+      {R"("min_p":1)", ""},
+      {R"("min_p":-0.1)", "min_p"},
       {R"("repetition_penalty":0)", "repetition_penalty"},
-      {R"("presence_penalty":-2)", ""},    {R"("presence_penalty":2.5)", "presence_penalty"},
+      {R"("presence_penalty":-2)", ""},
+      {R"("presence_penalty":2.5)", "presence_penalty"},
       {R"("frequency_penalty":[1])", "frequency_penalty"},
-      {R"("seed":-9223372036854775808)", ""}, {R"("seed":9223372036854775808)", "seed"},
+      {R"("seed":-9223372036854775808)", ""},
+      {R"("seed":9223372036854775808)", "seed"},
       {R"("seed":"x")", "seed"},
       {R"("logit_bias":{"5":-100,"999":100})", ""},
-      {R"("logit_bias":{"1000":1})", "logit_bias"}, {R"("logit_bias":{"-1":1})", "logit_bias"},
-      {R"("logit_bias":{"x":1})", "logit_bias"},    {R"("logit_bias":{"5":101})", "logit_bias"},
-      {R"("logit_bias":{"5":"a"})", "logit_bias"},  {R"("logit_bias":{"5 ":1})", "logit_bias"},
-      {R"("logit_bias":{"4294967301":1})", "logit_bias"}, {R"("logit_bias":[5])", "logit_bias"},
-      {R"("stop":"a")", ""},               {R"("stop":["a","b"])", ""},
-      {R"("stop":null)", ""},              {R"("stop":"")", "stop"},
-      {R"("stop":[""])", "stop"},          {R"("stop":[1])", "stop"},
+      {R"("logit_bias":{"1000":1})", "logit_bias"},
+      {R"("logit_bias":{"-1":1})", "logit_bias"},
+      {R"("logit_bias":{"x":1})", "logit_bias"},
+      {R"("logit_bias":{"5":101})", "logit_bias"},
+      {R"("logit_bias":{"5":"a"})", "logit_bias"},
+      {R"("logit_bias":{"5 ":1})", "logit_bias"},
+      {R"("logit_bias":{"4294967301":1})", "logit_bias"},
+      {R"("logit_bias":[5])", "logit_bias"},
+      {R"("stop":"a")", ""},
+      {R"("stop":["a","b"])", ""},
+      {R"("stop":null)", ""},
+      {R"("stop":"")", "stop"},
+      {R"("stop":[""])", "stop"},
+      {R"("stop":[1])", "stop"},
       {R"("stop":7)", "stop"},
-      {R"("stop_token_ids":[1,2])", ""},   {R"("stop_token_ids":[1000])", "stop_token_ids"},
-      {R"("stop_token_ids":[-1])", "stop_token_ids"}, {R"("stop_token_ids":3)", "stop_token_ids"},
-      {R"("min_tokens":3,"max_tokens":4)", ""}, {R"("min_tokens":5,"max_tokens":4)", "min_tokens"},
+      {R"("stop_token_ids":[1,2])", ""},
+      {R"("stop_token_ids":[1000])", "stop_token_ids"},
+      {R"("stop_token_ids":[-1])", "stop_token_ids"},
+      {R"("stop_token_ids":3)", "stop_token_ids"},
+      {R"("min_tokens":3,"max_tokens":4)", ""},
+      {R"("min_tokens":5,"max_tokens":4)", "min_tokens"},
       {R"("min_tokens":-1)", "min_tokens"},
-      {R"("n":0)", "n"},                   {R"("n":129)", "n"},
-      {R"("n":2)", ""},                    {R"("n":2.5)", "n"},
-      {R"("best_of":1)", ""},              {R"("best_of":3)", "best_of"},
-      {R"("stream":"yes")", "stream"},     {R"("stream":true,"stream_options":{"include_usage":true})", ""},
+      {R"("n":0)", "n"},
+      {R"("n":129)", "n"},
+      {R"("n":2)", ""},
+      {R"("n":2.5)", "n"},
+      {R"("best_of":1)", ""},
+      {R"("best_of":3)", "best_of"},
+      {R"("stream":"yes")", "stream"},
+      {R"("stream":true,"stream_options":{"include_usage":true})", ""},
       {R"("stream_options":{"include_usage":true})", "stream_options"},
       {R"("stream":true,"stream_options":true)", "stream_options"},
       {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage"},
-      {R"("ignore_eos":0)", "ignore_eos"}, {R"("ignore_eos":true)", ""},
+      {R"("ignore_eos":0)", "ignore_eos"},
+      {R"("ignore_eos":true)", ""},
   };
   check_rows(rows, R"("prompt":"x",)", completion);
   check_rows(rows, "", chat);
@@ -158,58 +183,68 @@ TEST(OpenAiTypes, Api02Logprobs) {
               {R"("logprobs":true,"top_logprobs":-1)", "top_logprobs"},
               {R"("logprobs":2)", "logprobs"}},
              "", chat);
-  check_rows({{R"("logprobs":0)", ""}, {R"("logprobs":20)", ""}, {R"("logprobs":21)", "logprobs"},
-              {R"("logprobs":-1)", "logprobs"}, {R"("logprobs":true)", "logprobs"}},
+  check_rows({{R"("logprobs":0)", ""},
+              {R"("logprobs":20)", ""},
+              {R"("logprobs":21)", "logprobs"},
+              {R"("logprobs":-1)", "logprobs"},
+              {R"("logprobs":true)", "logprobs"}},
              R"("prompt":"x",)", completion);
   EXPECT_EQ(completion(R"("prompt":"x","logprobs":0)")->params.sampling.logprobs, 0);
-  EXPECT_EQ(completion(R"("prompt":"x","logprobs":0)")->params.sampling.prompt_logprobs, std::nullopt);
-  EXPECT_EQ(completion(R"("prompt":"x","logprobs":2,"echo":true)")->params.sampling.prompt_logprobs, 2);
+  EXPECT_EQ(completion(R"("prompt":"x","logprobs":0)")->params.sampling.prompt_logprobs,
+            std::nullopt);
+  EXPECT_EQ(completion(R"("prompt":"x","logprobs":2,"echo":true)")->params.sampling.prompt_logprobs,
+            2);
   EXPECT_EQ(chat(R"("logprobs":true)")->params.sampling.logprobs, 0);
   EXPECT_EQ(chat("")->params.sampling.logprobs, std::nullopt);
 }
 
 TEST(OpenAiTypes, Api05Messages) {
   const auto messages = [](const std::string& list) { return chat("\"messages\":" + list); };
-  check_rows({{"[]", "messages"},
-              {"null", "messages"},
-              {"{}", "messages"},
-              {"[1]", "messages[0]"},
-              {R"([{"role":"user"}])", "messages[0].content"},
-              {R"([{"role":"user","content":null}])", "messages[0].content"},
-              {R"([{"role":"user","content":5}])", "messages[0].content"},
-              {R"([{"content":"x"}])", "messages[0].role"},
-              {R"([{"role":"user","content":"x"},{"role":"narrator","content":"x"}])", "messages[1].role"},
-              {R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])", ""},
-              {R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])", "messages[0].content"},
-              {R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content"},
-              {R"([{"role":"user","content":["a"]}])", "messages[0].content"},
-              {R"([{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}])", ""},
-              {R"([{"role":"developer","content":"x"},{"role":"tool","content":"y","tool_call_id":"1"}])", ""}},
-             "", messages);
-  const auto parts =
-      messages(R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"n"}])");
+  check_rows(
+      {{"[]", "messages"},
+       {"null", "messages"},
+       {"{}", "messages"},
+       {"[1]", "messages[0]"},
+       {R"([{"role":"user"}])", "messages[0].content"},
+       {R"([{"role":"user","content":null}])", "messages[0].content"},
+       {R"([{"role":"user","content":5}])", "messages[0].content"},
+       {R"([{"content":"x"}])", "messages[0].role"},
+       {R"([{"role":"user","content":"x"},{"role":"narrator","content":"x"}])", "messages[1].role"},
+       {R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])",
+        ""},
+       {R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
+        "messages[0].content"},
+       {R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content"},
+       {R"([{"role":"user","content":["a"]}])", "messages[0].content"},
+       {R"([{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}])", ""},
+       {R"([{"role":"developer","content":"x"},{"role":"tool","content":"y","tool_call_id":"1"}])",
+        ""}},
+      "", messages);
+  const auto parts = messages(
+      R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"n"}])");
   EXPECT_EQ(dump_json(parts->input.messages), R"([{"role":"user","content":"a\nb","name":"n"}])");
 }
 
 TEST(OpenAiTypes, UnsupportedFieldsAreRefusedUnlessTheyChangeNothing) {
-  check_rows({{R"("tools":[])", ""},
-              {R"("tools":null,"tool_choice":"none")", ""},
-              {R"("tools":[{"type":"function"}])", "tools"},
-              {R"("tool_choice":"required")", "tool_choice"},
-              {R"("response_format":{"type":"text"})", ""},
-              {R"("response_format":{"type":"json_object"})", "response_format"},
-              {R"("response_format":"json")", "response_format"},
-              {R"("structured_outputs":{"regex":"a"})", "structured_outputs"},
-              {R"("guided_json":{})", ""},
-              {R"("use_beam_search":true)", "use_beam_search"},
-              {R"("use_beam_search":false)", ""},
-              {R"("user":"me","metadata":{"a":[1]},"store":true,"no_such_field":{"x":[[]]})", ""},
-              {R"("continue_final_message":true)", ""},
-              {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
-              {R"("chat_template_kwargs":[])", "chat_template_kwargs"}},
-             "", chat);
-  check_rows({{R"("suffix":"x")", "suffix"}, {R"("suffix":"")", ""}, {R"("suffix":null)", ""}}, R"("prompt":"x",)",
-             completion);
+  check_rows(
+      {{R"("tools":[])", ""},
+       {R"("tools":null,"tool_choice":"none")", ""},
+       {R"("tools":[{"type":"function"}])", "tools"},
+       {R"("tool_choice":"required")", "tool_choice"},
+       {R"("response_format":{"type":"text"})", ""},
+       {R"("response_format":{"type":"json_object"})", "response_format"},
+       {R"("response_format":"json")", "response_format"},
+       {R"("structured_outputs":{"regex":"a"})", "structured_outputs"},
+       {R"("guided_json":{})", ""},
+       {R"("use_beam_search":true)", "use_beam_search"},
+       {R"("use_beam_search":false)", ""},
+       {R"("user":"me","metadata":{"a":[1]},"store":true,"no_such_field":{"x":[[]]})", ""},
+       {R"("continue_final_message":true)", ""},
+       {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
+       {R"("chat_template_kwargs":[])", "chat_template_kwargs"}},
+      "", chat);
+  check_rows({{R"("suffix":"x")", "suffix"}, {R"("suffix":"")", ""}, {R"("suffix":null)", ""}},
+             R"("prompt":"x",)", completion);
 }
 
 TEST(OpenAiTypes, Api07BodiesThatAreNoRequests) {
@@ -227,11 +262,15 @@ TEST(OpenAiTypes, Api07BodiesThatAreNoRequests) {
 TEST(OpenAiTypes, Tokenize) {
   const auto parse = [](const char* text) { return parse_tokenize_request(*parse_json(text, {})); };
   EXPECT_TRUE(parse(R"({"prompt":"x"})")->parse_special);
-  EXPECT_FALSE(parse(R"({"prompt":"x","parse_special":false,"add_special_tokens":false})")->add_special_tokens);
-  EXPECT_TRUE(std::holds_alternative<ChatInput>(parse(R"({"messages":[{"role":"user","content":"x"}]})")->input));
+  EXPECT_FALSE(parse(R"({"prompt":"x","parse_special":false,"add_special_tokens":false})")
+                   ->add_special_tokens);
+  EXPECT_TRUE(std::holds_alternative<ChatInput>(
+      parse(R"({"messages":[{"role":"user","content":"x"}]})")->input));
   EXPECT_EQ(parse("{}").status().param(), "prompt");
   EXPECT_EQ(parse(R"({"prompt":5})").status().param(), "prompt");
-  const auto detokenize = [](const char* text) { return parse_detokenize_request(*parse_json(text, {}), kVocab); };
+  const auto detokenize = [](const char* text) {
+    return parse_detokenize_request(*parse_json(text, {}), kVocab);
+  };
   EXPECT_EQ(detokenize(R"({"tokens":[1,2]})")->tokens.size(), 2U);
   EXPECT_TRUE(detokenize(R"({"tokens":[]})").ok());
   EXPECT_EQ(detokenize(R"({"tokens":[1000]})").status().param(), "tokens");

@@ -48,7 +48,8 @@ class ServerTest : public ::testing::Test {
   }
   HttpAnswer chat(json body) {
     body.emplace("model", "m");
-    if (!body.contains("messages")) body["messages"] = json::array({{{"role", "user"}, {"content", "hi"}}});
+    if (!body.contains("messages"))
+      body["messages"] = json::array({{{"role", "user"}, {"content", "hi"}}});
     return http_post(port, "/v1/chat/completions", body);
   }
   double metric(const std::string& name) {

@@ -50,7 +50,8 @@ TEST_F(ServerTest, DrainEndsWithItsTimeout) {
   engine.hold();
   auto whole = std::async(std::launch::async, [this] { return completion({{"prompt", "x"}}); });
   HttpClient stream(port);
-  stream.send(HttpClient::format("POST", "/v1/completions", R"({"model":"m","prompt":"x","stream":true})"));
+  stream.send(
+      HttpClient::format("POST", "/v1/completions", R"({"model":"m","prompt":"x","stream":true})"));
   EXPECT_EQ(stream.read_head().status, 200);
   ASSERT_TRUE(eventually([this] { return engine.active() == 2; }));
   server->begin_drain();
@@ -95,12 +96,14 @@ TEST_F(ServerTest, ModelCard) {
 TEST_F(ServerTest, ApiKeys) {
   config.api_keys = {"secret", "other"};
   start_ready();
-  for (const char* path : {"/health", "/version", "/metrics"}) EXPECT_EQ(http_get(port, path).status, 200);
+  for (const char* path : {"/health", "/version", "/metrics"})
+    EXPECT_EQ(http_get(port, path).status, 200);
   const auto models_with = [this](const std::string& header) {
     return HttpClient(port).request("GET", "/v1/models", "", header);
   };
-  for (const char* header : {"", "Authorization: Bearer secre\r\n", "Authorization: Bearer secretx\r\n",
-                             "Authorization: Basic secret\r\n", "Authorization: Bearer\r\n", "Authorization: Bearer \r\n"}) {
+  for (const char* header : {"", "Authorization: Bearer secre\r\n",
+                             "Authorization: Bearer secretx\r\n", "Authorization: Basic secret\r\n",
+                             "Authorization: Bearer\r\n", "Authorization: Bearer \r\n"}) {
     const HttpAnswer answer = models_with(header);
     expect_error(answer, 401);
     EXPECT_EQ(answer.json()["error"]["type"], "authentication_error");
@@ -115,7 +118,8 @@ TEST_F(ServerTest, Api07Errors) {
   start_ready();
   const char* json_type = "Content-Type: application/json; charset=utf-8\r\n";
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"}) {
-    for (const char* body : {R"({"model":"m",})", "", "[]", "{}", "{\"temperature\":NaN}", "{\"prompt\":\"\xff\"}"}) {
+    for (const char* body :
+         {R"({"model":"m",})", "", "[]", "{}", "{\"temperature\":NaN}", "{\"prompt\":\"\xff\"}"}) {
       expect_error(http_post_text(port, path, body, json_type), 400);
     }
     expect_error(http_get(port, path), 405);
@@ -123,12 +127,15 @@ TEST_F(ServerTest, Api07Errors) {
     expect_error(http_post_text(port, path, "{}", "Content-Type: application/jsonx\r\n"), 415);
   }
   expect_error(completion({{"model", "nobody"}, {"prompt", "x"}}), 404, "model");
-  EXPECT_EQ(completion({{"model", "nobody"}, {"prompt", "x"}}).json()["error"]["code"], "model_not_found");
+  EXPECT_EQ(completion({{"model", "nobody"}, {"prompt", "x"}}).json()["error"]["code"],
+            "model_not_found");
   expect_error(http_get(port, "/v2/none"), 404);
   expect_error(http_post(port, "/health", json::object()), 405);
   expect_error(chat({{"temperature", "hot"}, {"stream", true}}), 400, "temperature");
   HttpClient big(port);
-  big.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 67108864\r\n\r\n");
+  big.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+      "application/json\r\nContent-Length: 67108864\r\n\r\n");
   expect_error(big.read_answer(), 413);
   HttpClient bad(port);
   bad.send("POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n");
@@ -140,15 +147,25 @@ TEST_F(ServerTest, Rob04HostileBodies) {
   start_ready();
   for (const size_t depth : {10'000, 1'000'000}) {
     const std::string deep = std::string(depth, '[') + "0" + std::string(depth, ']');
-    expect_error(http_post_text(port, "/v1/completions", R"({"model":"m","prompt":"x","x":)" + deep + "}"), 400);
-    expect_error(http_post_text(port, "/v1/chat/completions",
-                                R"({"model":"m","tools":[{"function":{"parameters":)" + deep + "}}]}"), 400);
-    expect_error(http_post_text(port, "/v1/completions", R"({"model":"m","prompt":"x","metadata":)" + deep + "}"), 400);
+    expect_error(
+        http_post_text(port, "/v1/completions", R"({"model":"m","prompt":"x","x":)" + deep + "}"),
+        400);
+    expect_error(
+        http_post_text(port, "/v1/chat/completions",
+                       R"({"model":"m","tools":[{"function":{"parameters":)" + deep + "}}]}"),
+        400);
+    expect_error(http_post_text(port, "/v1/completions",
+                                R"({"model":"m","prompt":"x","metadata":)" + deep + "}"),
+                 400);
   }
-  EXPECT_EQ(http_post_text(port, "/v1/completions", R"({"model":"m","prompt":"a\u0000b","max_tokens":1})")
-                .json()["usage"]["prompt_tokens"], 3);
-  EXPECT_EQ(http_post_text(port, "/v1/completions", R"({"model":"m","prompt":"a","prompt":"bc","max_tokens":1})")
-                .json()["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(
+      http_post_text(port, "/v1/completions", R"({"model":"m","prompt":"a\u0000b","max_tokens":1})")
+          .json()["usage"]["prompt_tokens"],
+      3);
+  EXPECT_EQ(http_post_text(port, "/v1/completions",
+                           R"({"model":"m","prompt":"a","prompt":"bc","max_tokens":1})")
+                .json()["usage"]["prompt_tokens"],
+            2);
   expect_healthy();
 }
 
@@ -163,13 +180,15 @@ TEST_F(ServerTest, Rob05HealthAnswersWhileWorkersAndEngineAreBusy) {
   body += "]";
   std::vector<std::future<HttpAnswer>> slow;
   for (int i = 0; i < 3; ++i) {
-    slow.push_back(std::async(std::launch::async, [&] { return http_post_text(port, "/v1/completions", body + "}"); }));
+    slow.push_back(std::async(std::launch::async,
+                              [&] { return http_post_text(port, "/v1/completions", body + "}"); }));
   }
   double worst = 0;
   while (slow.back().wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
     const auto start = std::chrono::steady_clock::now();
     ASSERT_EQ(http_get(port, "/health").status, 200);
-    worst = std::max(worst, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    worst = std::max(
+        worst, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   EXPECT_LT(worst, 0.2);
   for (auto& answer : slow) expect_error(answer.get(), 400);
@@ -199,20 +218,25 @@ TEST_F(ServerTest, Rob06MetricsPageIsWellFormed) {
   }
   EXPECT_EQ(helped, typed);
   for (const char* name :
-       {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
-        "vllm:cache_config_info", "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:num_preemptions_total",
-        "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total",
-        "vllm:request_success_total", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
-        "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds", "vllm:iteration_tokens_total"}) {
+       {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc", "vllm:cache_config_info", "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total", "vllm:num_preemptions_total",
+        "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
+        "vllm:gpu_prefix_cache_hits_total", "vllm:request_success_total",
+        "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+        "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds",
+        "vllm:iteration_tokens_total"}) {
     EXPECT_EQ(helped.count(name), 1U) << name;
   }
   EXPECT_EQ(metric("vllm:prompt_tokens_total"), 3);
   EXPECT_EQ(metric("vllm:generation_tokens_total"), 4);
   EXPECT_EQ(metric("vllm:time_to_first_token_seconds_count"), 1);
   EXPECT_EQ(metric("vllm:request_params_n_count"), 1);
-  const auto bucket = "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 1\n";
+  const auto bucket =
+      "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 1\n";
   EXPECT_NE(answer.body.find(bucket), std::string::npos);
-  EXPECT_NE(answer.body.find("reason=\"a \\\"test\\\"\""), std::string::npos);  // labels are escaped
+  EXPECT_NE(answer.body.find("reason=\"a \\\"test\\\"\""),
+            std::string::npos);  // labels are escaped
 }
 
 TEST_F(ServerTest, BadConfigurationsAreRefused) {

@@ -20,11 +20,11 @@ TEST(DType, EveryHalfSurvivesTheRoundTrip) {
 }
 
 TEST(DType, HalfRoundsToNearestEven) {
-  EXPECT_EQ(f32_to_f16(1.0F + 0x1p-11F), 0x3C00);            // tie: down to even
-  EXPECT_EQ(f32_to_f16(1.0F + 3 * 0x1p-11F), 0x3C02);        // tie: up to even
-  EXPECT_EQ(f32_to_f16(65519.0F), 0x7BFF);                   // largest that stays finite
-  EXPECT_EQ(f32_to_f16(65520.0F), 0x7C00);                   // rounds to infinity
-  EXPECT_EQ(f32_to_f16(0x1p-25F), 0x0000);                   // tie at the bottom: to zero
+  EXPECT_EQ(f32_to_f16(1.0F + 0x1p-11F), 0x3C00);      // tie: down to even
+  EXPECT_EQ(f32_to_f16(1.0F + 3 * 0x1p-11F), 0x3C02);  // tie: up to even
+  EXPECT_EQ(f32_to_f16(65519.0F), 0x7BFF);             // largest that stays finite
+  EXPECT_EQ(f32_to_f16(65520.0F), 0x7C00);             // rounds to infinity
+  EXPECT_EQ(f32_to_f16(0x1p-25F), 0x0000);             // tie at the bottom: to zero
   EXPECT_EQ(f32_to_f16(std::nextafter(0x1p-25F, 1.0F)), 0x0001);
   EXPECT_EQ(f32_to_f16(-0.0F), 0x8000);
 }

@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "tests/issues/text_tiny_vocabularies.h"
 #include "tests/assets.h"
+#include "tests/issues/text_tiny_vocabularies.h"
 #include "tests/unit/text/metadata_gguf.h"
 
 namespace tenon {

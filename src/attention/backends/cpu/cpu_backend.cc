@@ -36,8 +36,8 @@ int32_t padded(int32_t dim) {
   return static_cast<int32_t>(round_up(dim, cpu_attention::kDimPadding));
 }
 
-// Hands out aligned pieces of one buffer; with a null base it only counts. Sizing and carving run the same code,
-// so workspace_size() cannot disagree with what prepare() takes.
+// Hands out aligned pieces of one buffer; with a null base it only counts. Sizing and carving run
+// the same code, so workspace_size() cannot disagree with what prepare() takes.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -45,7 +45,8 @@ class Carver {
   template <typename T>
   T* take(int64_t count) {
     const int64_t begin = used_;
-    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);  // no line shared by two threads
+    used_ +=
+        round_up(count * static_cast<int64_t>(sizeof(T)), 64);  // no line shared by two threads
     return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + begin);
   }
   [[nodiscard]] int64_t used() const { return used_; }
@@ -69,8 +70,11 @@ struct Workspace {
   std::atomic<int32_t>* remaining = nullptr;  // units of each split pair still to come
 };
 
-void lay_out(const PlanShape& shape, const AttentionRequirements& group,
-             const AttentionLimits& limits, Carver& carver, Workspace& workspace) {
+void lay_out(const PlanShape& shape,
+             const AttentionRequirements& group,
+             const AttentionLimits& limits,
+             Carver& carver,
+             Workspace& workspace) {
   const PlanCapacity capacity = cpu_attention::plan_capacity(shape, limits);
   const int64_t rows = round_up(shape.max_tile_rows(), cpu_attention::kRowPadding);
   const int64_t dim_k = padded(group.head_dim_qk);
@@ -122,7 +126,8 @@ class CpuBackend final : public AttentionBackend {
 
   const AttentionRequirements group_;
   const std::string isa_;
-  const Kernels* kernels_;  // null when this CPU lacks the instruction set asked for: check() says so
+  const Kernels*
+      kernels_;  // null when this CPU lacks the instruction set asked for: check() says so
   ThreadPool* const pool_;
   ThreadPool serial_{1};
   BackendInfo info_;
@@ -137,7 +142,9 @@ class CpuImpl final : public AttentionImpl {
   CpuImpl(CpuBackend* backend, const LayerParams& params) : backend_(backend), params_(params) {}
 
   void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) override;
-  void forward(const TensorView& q, const TensorView& out, const AttentionMetadata& metadata,
+  void forward(const TensorView& q,
+               const TensorView& out,
+               const AttentionMetadata& metadata,
                std::span<float> lse) override;
 
  private:
@@ -152,11 +159,17 @@ class CpuImpl final : public AttentionImpl {
   void write_token(const float* k, const float* v, int64_t slot) const;
   void run_item(const Call& call, const WorkItem& item, const Scratch& scratch) const;
   [[nodiscard]] HeadTask make_task(const Call& call, const WorkItem& item) const;
-  void load_queries(const Call& call, const WorkItem& item, const HeadTask& task,
+  void load_queries(const Call& call,
+                    const WorkItem& item,
+                    const HeadTask& task,
                     const Scratch& scratch) const;
-  void run_split(const Call& call, const WorkItem& item, const HeadTask& task,
+  void run_split(const Call& call,
+                 const WorkItem& item,
+                 const HeadTask& task,
                  const Scratch& scratch) const;
-  void finish(const Call& call, const WorkItem& item, const HeadTask& task,
+  void finish(const Call& call,
+              const WorkItem& item,
+              const HeadTask& task,
               const SoftmaxState& state) const;
   [[nodiscard]] SoftmaxState partial(int64_t index) const;
 
@@ -189,8 +202,9 @@ CpuBackend::CpuBackend(const BackendContext& context)
 std::vector<std::string> CpuBackend::check(const AttentionRequirements& wanted) const {
   std::vector<std::string> reasons = AttentionBackend::check(wanted);
   if (kernels_ == nullptr) {
-    reasons.push_back(fmt::format("instruction set '{}' is not available here (available: auto, {})",
-                                  isa_, fmt::join(cpu_attention::available_isas(), ", ")));
+    reasons.push_back(
+        fmt::format("instruction set '{}' is not available here (available: auto, {})", isa_,
+                    fmt::join(cpu_attention::available_isas(), ", ")));
   }
   return reasons;
 }
@@ -272,7 +286,9 @@ void CpuImpl::write_kv(const TensorView& k, const TensorView& v, std::span<const
       });
 }
 
-void CpuImpl::forward(const TensorView& q, const TensorView& out, const AttentionMetadata& metadata,
+void CpuImpl::forward(const TensorView& q,
+                      const TensorView& out,
+                      const AttentionMetadata& metadata,
                       std::span<float> lse) {
   const auto& plan = static_cast<const Plan&>(metadata);
   TENON_CHECK(q.dtype == DType::kF32 && out.dtype == DType::kF32);
@@ -281,13 +297,13 @@ void CpuImpl::forward(const TensorView& q, const TensorView& out, const Attentio
     workspace.remaining[i].store(plan.pairs()[i].units, std::memory_order_relaxed);
   }
   const Call call{plan, q, out, lse};
-  backend_->pool().parallel_for(
-      static_cast<int64_t>(plan.items().size()), 1, [&](int64_t begin, int64_t end, int thread) {
-        for (int64_t i = begin; i < end; ++i) {
-          run_item(call, plan.items()[static_cast<size_t>(i)],
-                   workspace.threads[static_cast<size_t>(thread)]);
-        }
-      });
+  backend_->pool().parallel_for(static_cast<int64_t>(plan.items().size()), 1,
+                                [&](int64_t begin, int64_t end, int thread) {
+                                  for (int64_t i = begin; i < end; ++i) {
+                                    run_item(call, plan.items()[static_cast<size_t>(i)],
+                                             workspace.threads[static_cast<size_t>(thread)]);
+                                  }
+                                });
 }
 
 HeadTask CpuImpl::make_task(const Call& call, const WorkItem& item) const {
@@ -308,7 +324,9 @@ HeadTask CpuImpl::make_task(const Call& call, const WorkItem& item) const {
   return task;
 }
 
-void CpuImpl::load_queries(const Call& call, const WorkItem& item, const HeadTask& task,
+void CpuImpl::load_queries(const Call& call,
+                           const WorkItem& item,
+                           const HeadTask& task,
                            const Scratch& scratch) const {
   const int32_t dim = params_.head_dim_qk;
   const int64_t token = call.plan.batch().query_start_loc[static_cast<size_t>(item.row)];
@@ -327,12 +345,15 @@ void CpuImpl::run_item(const Call& call, const WorkItem& item, const Scratch& sc
   load_queries(call, item, task, scratch);
   if (item.pair >= 0) return run_split(call, item, task, scratch);
   const Kernels& kernels = backend_->kernels();
-  // The first segment that is seen at all starts the total; attend() leaves it empty if there is none.
+  // The first segment that is seen at all starts the total; attend() leaves it empty if there is
+  // none.
   int32_t segment = task.visible_begin(0) / kSegmentKeys;
   const int32_t end = task.visible_end(task.rows - 1);
-  kernels.attend(task, segment * kSegmentKeys, (segment + 1) * kSegmentKeys, scratch, scratch.total);
+  kernels.attend(task, segment * kSegmentKeys, (segment + 1) * kSegmentKeys, scratch,
+                 scratch.total);
   for (++segment; segment * kSegmentKeys < end; ++segment) {
-    kernels.attend(task, segment * kSegmentKeys, (segment + 1) * kSegmentKeys, scratch, scratch.part);
+    kernels.attend(task, segment * kSegmentKeys, (segment + 1) * kSegmentKeys, scratch,
+                   scratch.part);
     kernels.merge(task.rows, padded(params_.head_dim_v), scratch.total, scratch.part);
   }
   finish(call, item, task, scratch.total);
@@ -345,7 +366,9 @@ SoftmaxState CpuImpl::partial(int64_t index) const {
   return {acc, max, max + workspace.partial_rows};
 }
 
-void CpuImpl::run_split(const Call& call, const WorkItem& item, const HeadTask& task,
+void CpuImpl::run_split(const Call& call,
+                        const WorkItem& item,
+                        const HeadTask& task,
                         const Scratch& scratch) const {
   const Kernels& kernels = backend_->kernels();
   const SplitPair& pair = call.plan.pairs()[static_cast<size_t>(item.pair)];
@@ -364,7 +387,9 @@ void CpuImpl::run_split(const Call& call, const WorkItem& item, const HeadTask& 
   finish(call, item, task, total);
 }
 
-void CpuImpl::finish(const Call& call, const WorkItem& item, const HeadTask& task,
+void CpuImpl::finish(const Call& call,
+                     const WorkItem& item,
+                     const HeadTask& task,
                      const SoftmaxState& state) const {
   const int32_t dim = params_.head_dim_v;
   const int64_t first = call.plan.batch().query_start_loc[static_cast<size_t>(item.row)];

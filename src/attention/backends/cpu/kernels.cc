@@ -1,5 +1,6 @@
 // Compiled once per instruction set: foreach_target.h includes this file again for each.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)  // between portable and AVX2 nothing is worth its code
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4)  // between portable and AVX2 nothing is worth its code
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/backends/cpu/kernels.cc"
 // clang-format off
@@ -30,14 +31,18 @@ using I32 = hn::FixedTag<int32_t, kLanes>;
 using U16 = hn::FixedTag<uint16_t, kLanes>;
 using F16 = hn::FixedTag<hwy::float16_t, kLanes>;
 using V = hn::Vec<F32>;
-// Vectors of output features kept in registers beside four rows: 16 accumulators where there are 32 registers.
+// Vectors of output features kept in registers beside four rows: 16 accumulators where there are 32
+// registers.
 constexpr int kOutVectors = kLanes >= 16 ? 4 : 2;
 // Keys whose dot products with four rows are summed at once, by the same count of registers.
 constexpr size_t kKeysAtOnce = kLanes == 8 ? 2 : kLanes == 1 ? 1 : 4;
 
-constexpr int32_t pad(int32_t dim) { return (dim + kDimPadding - 1) / kDimPadding * kDimPadding; }
+constexpr int32_t pad(int32_t dim) {
+  return (dim + kDimPadding - 1) / kDimPadding * kDimPadding;
+}
 
-// ---- conversions -----------------------------------------------------------------------------------------
+// ---- conversions
+// -----------------------------------------------------------------------------------------
 
 template <DType kType>
 struct Cell;
@@ -88,7 +93,8 @@ struct Cell<DType::kBF16> {
 
 // dst[0, pad(dim)) := src[0, dim) as f32, zero in the padding. Reads nothing beyond src[dim).
 template <DType kType>
-HWY_INLINE void load_cells(const typename Cell<kType>::Type* HWY_RESTRICT src, int32_t dim,
+HWY_INLINE void load_cells(const typename Cell<kType>::Type* HWY_RESTRICT src,
+                           int32_t dim,
                            float* HWY_RESTRICT dst) {
   constexpr auto kStep = static_cast<int32_t>(kLanes);
   int32_t i = 0;
@@ -131,7 +137,8 @@ void store_cells(const float* src, float scale, int32_t count, DType dtype, void
   }
 }
 
-// ---- tiles -----------------------------------------------------------------------------------------------
+// ---- tiles
+// -----------------------------------------------------------------------------------------------
 
 struct KeyRange {
   int32_t begin = 0;
@@ -140,8 +147,8 @@ struct KeyRange {
 
 // Loads K (content 0) or V (content v_offset) of keys `range` into scratch rows key - tile_begin.
 template <DType kType>
-void load_tile_as(const HeadTask& task, int32_t tile_begin, KeyRange range, bool values,
-                  float* tile) {
+void load_tile_as(
+    const HeadTask& task, int32_t tile_begin, KeyRange range, bool values, float* tile) {
   using Type = typename Cell<kType>::Type;
   const KvView& kv = *task.kv;
   const int32_t dim = values ? kv.head_dim_v : kv.head_dim_k;
@@ -169,11 +176,19 @@ void load_tile(const HeadTask& task, int32_t tile_begin, KeyRange range, bool va
 }
 
 #if HWY_TARGET == HWY_SCALAR
-HWY_INLINE V even_lanes(V, V lo) { return lo; }
-HWY_INLINE V odd_lanes(V hi, V) { return hi; }
+HWY_INLINE V even_lanes(V, V lo) {
+  return lo;
+}
+HWY_INLINE V odd_lanes(V hi, V) {
+  return hi;
+}
 #else
-HWY_INLINE V even_lanes(V hi, V lo) { return hn::ConcatEven(F32(), hi, lo); }
-HWY_INLINE V odd_lanes(V hi, V lo) { return hn::ConcatOdd(F32(), hi, lo); }
+HWY_INLINE V even_lanes(V hi, V lo) {
+  return hn::ConcatEven(F32(), hi, lo);
+}
+HWY_INLINE V odd_lanes(V hi, V lo) {
+  return hn::ConcatOdd(F32(), hi, lo);
+}
 #endif
 
 // Sums the lanes of kCount vectors, neighbours first: afterwards v[0] holds their sums in order.
@@ -205,7 +220,9 @@ HWY_INLINE void transpose(V* v) {
 }
 
 // k_columns[d][key] := tile[key][d] for the vectors of keys that touch `range`.
-void transpose_tile(const float* HWY_RESTRICT tile, KeyRange range, int32_t dim,
+void transpose_tile(const float* HWY_RESTRICT tile,
+                    KeyRange range,
+                    int32_t dim,
                     float* HWY_RESTRICT k_columns) {
   constexpr auto kStep = static_cast<int32_t>(kLanes);
   for (int32_t key = range.begin / kStep * kStep; key < range.end; key += kStep) {
@@ -224,14 +241,16 @@ void transpose_tile(const float* HWY_RESTRICT tile, KeyRange range, int32_t dim,
   }
 }
 
-// ---- scores ----------------------------------------------------------------------------------------------
+// ---- scores
+// ----------------------------------------------------------------------------------------------
 
 // Where the keys (or values) of a tile lie.
 template <DType kType>
 using CellRows = const typename Cell<kType>::Type* const*;
 
-// K and V of the keys of the next tile, asked for while this one is worked on: pages lie anywhere, so the hardware
-// does not foresee them. Spread over the arithmetic, because a burst would wait for free miss buffers.
+// K and V of the keys of the next tile, asked for while this one is worked on: pages lie anywhere,
+// so the hardware does not foresee them. Spread over the arithmetic, because a burst would wait for
+// free miss buffers.
 struct Prefetch {
   const std::byte* cells[kTileKeys] = {};
   int64_t bytes = 0;  // of K and V, which lie side by side
@@ -242,10 +261,15 @@ struct Prefetch {
   }
 };
 
-// scores[r][key] = q[r] . keys[key] for the vectors of keys that touch `range`, from cells as they lie.
+// scores[r][key] = q[r] . keys[key] for the vectors of keys that touch `range`, from cells as they
+// lie.
 template <DType kType, int kRows>
-void scores_of_cells(const float* HWY_RESTRICT q, CellRows<kType> keys, KeyRange range, int32_t dim,
-                     const Prefetch& prefetch, float* HWY_RESTRICT scores) {
+void scores_of_cells(const float* HWY_RESTRICT q,
+                     CellRows<kType> keys,
+                     KeyRange range,
+                     int32_t dim,
+                     const Prefetch& prefetch,
+                     float* HWY_RESTRICT scores) {
   constexpr auto kStep = static_cast<int32_t>(kLanes);
   constexpr size_t kParts = kLanes / kKeysAtOnce;
   const F32 d;
@@ -299,7 +323,8 @@ HWY_INLINE FourRows add(const FourRows& x, const FourRows& y) {
 
 // The sum over features i, i + lanes, i + 2 lanes, ... of q[r][i] * k_columns[i]: what lane i of
 // scores_of_cells holds before it folds, here for a vector of keys and four rows.
-HWY_INLINE FourRows feature_chain(const float* HWY_RESTRICT q, const float* HWY_RESTRICT columns,
+HWY_INLINE FourRows feature_chain(const float* HWY_RESTRICT q,
+                                  const float* HWY_RESTRICT columns,
                                   int32_t dim) {
   const F32 d;
   const float* q1 = q + dim;
@@ -320,7 +345,8 @@ HWY_INLINE FourRows feature_chain(const float* HWY_RESTRICT q, const float* HWY_
 
 // Adds the chains of kCount features in the order in which fold() adds lanes.
 template <size_t kCount>
-HWY_INLINE FourRows feature_tree(const float* HWY_RESTRICT q, const float* HWY_RESTRICT columns,
+HWY_INLINE FourRows feature_tree(const float* HWY_RESTRICT q,
+                                 const float* HWY_RESTRICT columns,
                                  int32_t dim) {
   if constexpr (kCount == 1) {
     return feature_chain(q, columns, dim);
@@ -332,8 +358,11 @@ HWY_INLINE FourRows feature_tree(const float* HWY_RESTRICT q, const float* HWY_R
 }
 
 // scores[r][key] for four rows; the same bits as scores_of_cells.
-void scores_of_four(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k_columns,
-                    KeyRange range, int32_t dim, float* HWY_RESTRICT scores) {
+void scores_of_four(const float* HWY_RESTRICT q,
+                    const float* HWY_RESTRICT k_columns,
+                    KeyRange range,
+                    int32_t dim,
+                    float* HWY_RESTRICT scores) {
   constexpr auto kStep = static_cast<int32_t>(kLanes);
   for (int32_t key = range.begin / kStep * kStep; key < range.end; key += kStep) {
     const FourRows sum = feature_tree<kLanes>(q, k_columns + key, dim);
@@ -344,12 +373,13 @@ void scores_of_four(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k_col
   }
 }
 
-// ---- softmax ---------------------------------------------------------------------------------------------
+// ---- softmax
+// ---------------------------------------------------------------------------------------------
 
-// scores := exp(score - max) in `range`, zero in the rest of its vectors; updates max and sum and returns the
-// factor for what was summed before. Requires: a range that is not empty.
-float softmax_row(float* HWY_RESTRICT scores, KeyRange range, float soft_cap, float* max,
-                  float* sum) {
+// scores := exp(score - max) in `range`, zero in the rest of its vectors; updates max and sum and
+// returns the factor for what was summed before. Requires: a range that is not empty.
+float softmax_row(
+    float* HWY_RESTRICT scores, KeyRange range, float soft_cap, float* max, float* sum) {
   const F32 d;
   constexpr auto kStep = static_cast<int32_t>(kLanes);
   const int32_t begin = range.begin / kStep * kStep;
@@ -373,7 +403,8 @@ float softmax_row(float* HWY_RESTRICT scores, KeyRange range, float soft_cap, fl
   const float old_max = *max;
   const float new_max = std::max(old_max, hn::GetLane(hn::MaxOfLanes(d, top)));
   const V shift = hn::Set(d, new_max);
-  // One lane sum per tile position modulo the vector, so that where the range begins does not matter.
+  // One lane sum per tile position modulo the vector, so that where the range begins does not
+  // matter.
   V total = hn::Zero(d);
   for (int32_t key = begin; key < range.end; key += kStep) {
     const V p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + key), shift));
@@ -387,13 +418,18 @@ float softmax_row(float* HWY_RESTRICT scores, KeyRange range, float soft_cap, fl
   return alpha;
 }
 
-// ---- weighted values -------------------------------------------------------------------------------------
+// ---- weighted values
+// -------------------------------------------------------------------------------------
 
-// acc[r] = acc[r] * alpha[r] + sum over keys in `range`, ascending, of weights[r][key] * values[key], for
-// features [first, first + kVectors * lanes) of kRows rows.
+// acc[r] = acc[r] * alpha[r] + sum over keys in `range`, ascending, of weights[r][key] *
+// values[key], for features [first, first + kVectors * lanes) of kRows rows.
 template <DType kType, int kRows, int kVectors>
-HWY_INLINE void weigh_block(const float* HWY_RESTRICT weights, const float* alpha, KeyRange range,
-                            CellRows<kType> values, int32_t first, int32_t dim,
+HWY_INLINE void weigh_block(const float* HWY_RESTRICT weights,
+                            const float* alpha,
+                            KeyRange range,
+                            CellRows<kType> values,
+                            int32_t first,
+                            int32_t dim,
                             float* HWY_RESTRICT acc) {
   const F32 d;
   V sum[kRows][kVectors];
@@ -402,7 +438,8 @@ HWY_INLINE void weigh_block(const float* HWY_RESTRICT weights, const float* alph
     const V factor = hn::Set(d, alpha[r]);
 #pragma GCC unroll 4
     for (int c = 0; c < kVectors; ++c) {
-      sum[r][c] = hn::Mul(factor, hn::LoadU(d, acc + int64_t{r} * dim + first + c * int64_t{kLanes}));
+      sum[r][c] =
+          hn::Mul(factor, hn::LoadU(d, acc + int64_t{r} * dim + first + c * int64_t{kLanes}));
     }
   }
   for (int32_t key = range.begin; key < range.end; ++key) {
@@ -428,8 +465,12 @@ HWY_INLINE void weigh_block(const float* HWY_RESTRICT weights, const float* alph
 }
 
 template <DType kType, int kRows>
-void weigh_rows(const float* weights, const float* alpha, KeyRange range, CellRows<kType> values,
-                int32_t dim, float* acc) {
+void weigh_rows(const float* weights,
+                const float* alpha,
+                KeyRange range,
+                CellRows<kType> values,
+                int32_t dim,
+                float* acc) {
   constexpr int32_t kWide = kOutVectors * static_cast<int32_t>(kLanes);
   int32_t i = 0;
   for (; i + kWide <= dim; i += kWide) {
@@ -441,8 +482,13 @@ void weigh_rows(const float* weights, const float* alpha, KeyRange range, CellRo
 }
 
 template <DType kType>
-void weigh(int32_t rows, const float* weights, const float* alpha, KeyRange range,
-           CellRows<kType> values, int32_t dim, float* acc) {
+void weigh(int32_t rows,
+           const float* weights,
+           const float* alpha,
+           KeyRange range,
+           CellRows<kType> values,
+           int32_t dim,
+           float* acc) {
   switch (rows) {
     case 1: return weigh_rows<kType, 1>(weights, alpha, range, values, dim, acc);
     case 2: return weigh_rows<kType, 2>(weights, alpha, range, values, dim, acc);
@@ -451,11 +497,16 @@ void weigh(int32_t rows, const float* weights, const float* alpha, KeyRange rang
   }
 }
 
-// As weigh(), for up to four rows whose ranges differ: the keys common to all go in one pass, before and after
-// them each row alone, so that no row ever touches a value it may not see.
+// As weigh(), for up to four rows whose ranges differ: the keys common to all go in one pass,
+// before and after them each row alone, so that no row ever touches a value it may not see.
 template <DType kType>
-void weigh_ranges(int32_t rows, const float* weights, float* alpha, const KeyRange* ranges,
-                  CellRows<kType> values, int32_t dim, float* acc) {
+void weigh_ranges(int32_t rows,
+                  const float* weights,
+                  float* alpha,
+                  const KeyRange* ranges,
+                  CellRows<kType> values,
+                  int32_t dim,
+                  float* acc) {
   KeyRange common = ranges[0];
   for (int32_t r = 1; r < rows; ++r) {
     common.begin = std::max(common.begin, ranges[r].begin);
@@ -477,10 +528,11 @@ void weigh_ranges(int32_t rows, const float* weights, float* alpha, const KeyRan
   for (int32_t r = 0; r < rows; ++r) alone(r, {common.end, ranges[r].end});
 }
 
-// ---- one tile, one segment -------------------------------------------------------------------------------
+// ---- one tile, one segment
+// -------------------------------------------------------------------------------
 
-// The part of a task that one tile of keys concerns. Positions ascend with rows, so the rows that see some of it
-// are [first, last), and what they see together is `keys`.
+// The part of a task that one tile of keys concerns. Positions ascend with rows, so the rows that
+// see some of it are [first, last), and what they see together is `keys`.
 struct TileWork {
   const HeadTask& task;
   const Scratch& scratch;
@@ -566,8 +618,8 @@ void direct_scores(const TileWork& work, CellRows<kType> keys, const Prefetch& n
   }
 }
 
-// Few rows: K and V are converted on their way into registers. Head sizes that are not a whole number of vectors go
-// through the f32 tile, which pads them with zeros.
+// Few rows: K and V are converted on their way into registers. Head sizes that are not a whole
+// number of vectors go through the f32 tile, which pads them with zeros.
 template <DType kType>
 void attend_direct(const TileWork& work) {
   using Type = typename Cell<kType>::Type;
@@ -587,9 +639,8 @@ void attend_direct(const TileWork& work) {
     }
   };
   const Type* cells[kTileKeys];
-  for_each_cell(work.keys.begin, work.keys.end, [&](int32_t key, const Type* cell) {
-    cells[key - work.tile_begin] = cell;
-  });
+  for_each_cell(work.keys.begin, work.keys.end,
+                [&](int32_t key, const Type* cell) { cells[key - work.tile_begin] = cell; });
   Prefetch prefetch;
   prefetch.bytes = (kv.v_offset + kv.head_dim_v) * static_cast<int64_t>(sizeof(Type));
   const int32_t next_tile = work.tile_begin + kTileKeys;
@@ -617,7 +668,9 @@ void attend_direct(const TileWork& work) {
   }
 }
 
-void attend_tile(const HeadTask& task, int32_t tile_begin, const Scratch& scratch,
+void attend_tile(const HeadTask& task,
+                 int32_t tile_begin,
+                 const Scratch& scratch,
                  const SoftmaxState& state) {
   TileWork work{task, scratch, state, tile_begin, 0, task.rows, {}};
   const int32_t tile_end = tile_begin + kTileKeys;
@@ -638,7 +691,10 @@ void attend_tile(const HeadTask& task, int32_t tile_begin, const Scratch& scratc
   }
 }
 
-void attend(const HeadTask& task, int32_t begin, int32_t end, const Scratch& scratch,
+void attend(const HeadTask& task,
+            int32_t begin,
+            int32_t end,
+            const Scratch& scratch,
             const SoftmaxState& state) {
   const int32_t dim_v = pad(task.kv->head_dim_v);
   std::fill_n(state.max, task.rows, -std::numeric_limits<float>::infinity());

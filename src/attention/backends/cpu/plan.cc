@@ -13,11 +13,16 @@ constexpr int64_t kLoadCost = 4;
 // A pair is split when it alone is more than 1 / (kSplitFactor * threads) of the step.
 constexpr int64_t kSplitFactor = 4;
 constexpr int32_t kDirectRows = 16;
-constexpr int32_t kPackedRows = 128;  // the accumulators (64 features: 32 KiB) stay in the second-level cache
+constexpr int32_t kPackedRows =
+    128;  // the accumulators (64 features: 32 KiB) stay in the second-level cache
 
-int32_t num_segments(int32_t seq_len) { return (seq_len + kSegmentKeys - 1) / kSegmentKeys; }
+int32_t num_segments(int32_t seq_len) {
+  return (seq_len + kSegmentKeys - 1) / kSegmentKeys;
+}
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 bool is_direct(const PlanShape& shape, int32_t query_len) {
   return int64_t{query_len} * shape.group <= shape.direct_rows();
@@ -32,11 +37,17 @@ int64_t row_cost(const PlanShape& shape, int32_t query_len, int32_t seq_len) {
 
 }  // namespace
 
-int32_t PlanShape::direct_rows() const { return std::max(kDirectRows, group); }
+int32_t PlanShape::direct_rows() const {
+  return std::max(kDirectRows, group);
+}
 
-int32_t PlanShape::tile_queries() const { return std::max(1, kPackedRows / group); }
+int32_t PlanShape::tile_queries() const {
+  return std::max(1, kPackedRows / group);
+}
 
-int32_t PlanShape::max_tile_rows() const { return std::max(direct_rows(), tile_queries() * group); }
+int32_t PlanShape::max_tile_rows() const {
+  return std::max(direct_rows(), tile_queries() * group);
+}
 
 PlanCapacity plan_capacity(const PlanShape& shape, const AttentionLimits& limits) {
   PlanCapacity capacity;

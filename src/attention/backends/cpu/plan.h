@@ -1,8 +1,9 @@
-// The plan of one step of the `cpu` backend: which (batch row, KV head) goes which way, in pieces small enough to
-// balance over threads. It decides speed only: the kernels give the same bits whatever the pieces.
+// The plan of one step of the `cpu` backend: which (batch row, KV head) goes which way, in pieces
+// small enough to balance over threads. It decides speed only: the kernels give the same bits
+// whatever the pieces.
 //
-// Ownership:     a Plan lives in memory taken by prepare(); it borrows the BatchView's spans for the step.
-// Thread safety: written by the engine thread, then read-only.
+// Ownership:     a Plan lives in memory taken by prepare(); it borrows the BatchView's spans for
+// the step. Thread safety: written by the engine thread, then read-only.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ struct PlanShape {
   int32_t block_size = 1;
   int32_t threads = 1;
 
-  // Up to this many tile rows (queries * group) are worked on straight from the cache: decode and very short
-  // extends. More amortise a transposed K tile.
+  // Up to this many tile rows (queries * group) are worked on straight from the cache: decode and
+  // very short extends. More amortise a transposed K tile.
   [[nodiscard]] int32_t direct_rows() const;
   // Queries of one packed tile.
   [[nodiscard]] int32_t tile_queries() const;
@@ -60,7 +61,8 @@ class Plan final : public AttentionMetadata {
     items_ = items;
     pairs_ = pairs;
   }
-  // Requires: validate_batch_rows(batch) passed and the batch is within the limits of attach()'s memory.
+  // Requires: validate_batch_rows(batch) passed and the batch is within the limits of attach()'s
+  // memory.
   void build(const PlanShape& shape, const BatchView& batch);
 
   [[nodiscard]] std::string describe() const override;

@@ -36,8 +36,7 @@ class ReferenceMetadata final : public AttentionMetadata {
 
 class ReferenceImpl final : public AttentionImpl {
  public:
-  ReferenceImpl(const LayerParams& params, bool causal)
-      : params_(params), causal_(causal) {}
+  ReferenceImpl(const LayerParams& params, bool causal) : params_(params), causal_(causal) {}
 
   void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) override {
     const KvView& kv = params_.kv;
@@ -60,7 +59,9 @@ class ReferenceImpl final : public AttentionImpl {
     }
   }
 
-  void forward(const TensorView& q, const TensorView& out, const AttentionMetadata& metadata,
+  void forward(const TensorView& q,
+               const TensorView& out,
+               const AttentionMetadata& metadata,
                std::span<float> lse) override {
     const BatchView& batch = static_cast<const ReferenceMetadata&>(metadata).batch;
     const int32_t group = params_.num_q_heads / params_.num_kv_heads;
@@ -75,7 +76,8 @@ class ReferenceImpl final : public AttentionImpl {
               attend(context + i, q.row<float>(token) + int64_t{head} * params_.head_dim_qk,
                      out.row<float>(token) + int64_t{head} * params_.head_dim_v);
           if (!lse.empty()) {
-            lse[static_cast<size_t>(token * params_.num_q_heads + head)] = static_cast<float>(value);
+            lse[static_cast<size_t>(token * params_.num_q_heads + head)] =
+                static_cast<float>(value);
           }
         }
       }
@@ -92,8 +94,7 @@ class ReferenceImpl final : public AttentionImpl {
   // Copies the keys and values of one row and KV head out of the pages.
   void gather(const BatchView& batch, int32_t row, int32_t kv_head) {
     const KvView& kv = params_.kv;
-    const int32_t* pages =
-        batch.page_indices.data() + batch.page_indptr[static_cast<size_t>(row)];
+    const int32_t* pages = batch.page_indices.data() + batch.page_indptr[static_cast<size_t>(row)];
     keys_.clear();
     values_.clear();
     for (int32_t key = 0; key < batch.seq_lens[static_cast<size_t>(row)]; ++key) {
@@ -105,7 +106,8 @@ class ReferenceImpl final : public AttentionImpl {
     }
   }
 
-  // Writes one head's output for the query at `position` over the gathered keys; returns its log-sum-exp.
+  // Writes one head's output for the query at `position` over the gathered keys; returns its
+  // log-sum-exp.
   double attend(int32_t position, const float* q, float* out) {
     const auto dim_k = static_cast<size_t>(params_.head_dim_qk);
     const auto dim_v = static_cast<size_t>(params_.head_dim_v);
@@ -149,8 +151,7 @@ class ReferenceImpl final : public AttentionImpl {
 
 class ReferenceBackend final : public AttentionBackend {
  public:
-  explicit ReferenceBackend(const BackendContext& context)
-      : requirements_(context.requirements) {
+  explicit ReferenceBackend(const BackendContext& context) : requirements_(context.requirements) {
     info_.name = "reference";
     info_.summary = "double accumulation, one key at a time; the oracle of the tests";
     info_.devices = {DeviceType::kCpu};

@@ -1,5 +1,5 @@
-// The oracle: one loop a row, head and key, double accumulation, no tricks and no threads. Every other backend
-// is held against it.
+// The oracle: one loop a row, head and key, double accumulation, no tricks and no threads. Every
+// other backend is held against it.
 #pragma once
 
 #include <memory>
