@@ -19,8 +19,8 @@ namespace tenon {
 
 class MappedFile {
  public:
-  // Errors: kNotFound (no such file), kInvalidArgument (directory, FIFO, empty file), kInternal
-  // (mmap).
+  // Errors: kNotFound (no such file), kInvalidArgument (directory, FIFO), kDataLoss (empty file),
+  // kInternal (mmap).
   static Result<std::shared_ptr<const MappedFile>> open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "base/cgroup.h"
 #include "base/check.h"
 
 namespace tenon {
@@ -103,7 +104,10 @@ int default_num_threads() {
     std::string siblings;
     if (file && std::getline(file, siblings)) cores.insert(siblings);
   }
-  return std::max(1, cores.empty() ? allowed : static_cast<int>(cores.size()));
+  int threads = cores.empty() ? allowed : static_cast<int>(cores.size());
+  // More threads than the quota pays for would spend it waiting for each other.
+  if (const int quota = cgroup_cpus(); quota > 0) threads = std::min(threads, quota);
+  return std::max(1, threads);
 }
 
 }  // namespace tenon

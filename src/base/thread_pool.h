@@ -70,7 +70,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   Trampoline call_ = nullptr;
   void* context_ = nullptr;
-  alignas(64) std::atomic<uint64_t> generation_{0};  // bumped once per run(); odd bits unused
+  alignas(64) std::atomic<uint64_t> generation_{0};  // bumped once per run()
   alignas(64) std::atomic<int> pending_{0};          // workers that have not finished this run()
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
@@ -78,7 +78,8 @@ class ThreadPool {
   std::condition_variable wake_;
 };
 
-// Threads to use by default: the CPUs this process may run on, counting one per physical core.
+// Threads to use by default: the CPUs this process may run on, one per physical core, and no more
+// than its control group has time for.
 [[nodiscard]] int default_num_threads();
 
 }  // namespace tenon

@@ -74,7 +74,7 @@ class LoadRun {
       result.tokens += static_cast<int64_t>(output.tokens.size());
     }
     if (output.finish_reason == FinishReason::kNone) return;
-    result.ok = output.finish_reason == FinishReason::kLength;
+    result.ok = output.finish_reason == FinishReason::kLength && output.error.ok();
     --active_;
     changed_.notify_all();
   }
@@ -130,7 +130,7 @@ void print_model(const ModelInfo& info) {
               info.attention_backend.c_str(), info.kv_cache_dtype.c_str());
 }
 
-// Mean and standard deviation of one row of the latency table, in tok/s.
+// One row of the latency table: a rate for every repetition, tok/s.
 struct Rate {
   std::string name;
   std::vector<double> samples;
@@ -167,7 +167,7 @@ int bench_throughput_command(const ThroughputOptions& options) {
   std::vector<double> ttft, tpot;
   for (const Finished& result : *results) {
     output_tokens += result.tokens;
-    if (!result.ok) continue;
+    if (!result.ok || result.tokens != options.output_len) continue;  // cut short by the context
     ++completed;
     ttft.push_back((result.first - result.submitted) * 1e3);
     if (result.tokens > 1) {
@@ -245,7 +245,12 @@ int bench_latency_command(const LatencyOptions& options) {
                                   output_len + 1)},
                    1);
       if (!result.ok()) return fail(result.status());
-      rate.samples.push_back(output_len / ((*result)[0].last - (*result)[0].first));
+      const Finished& finished = (*result)[0];
+      if (finished.tokens != output_len + 1) {
+        return fail(invalid_argument("--output-len {} does not fit into the context of {} tokens",
+                                     output_len, info.max_model_len));
+      }
+      rate.samples.push_back(output_len / (finished.last - finished.first));
     }
     rates.push_back(std::move(rate));
   }

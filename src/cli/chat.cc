@@ -114,13 +114,16 @@ int chat_command(const ChatOptions& options) {
         conversation.set_system(argument);
       } else if (command == "/temperature" || command == "/max-tokens") {
         SamplingParams changed = sampling;
+        char* end = nullptr;
+        const float number = std::strtof(argument.c_str(), &end);
+        const bool whole = !argument.empty() && *end == '\0';
         if (command == "/temperature") {
-          changed.temperature = std::strtof(argument.c_str(), nullptr);
+          changed.temperature = number;
         } else {
-          changed.max_tokens = std::atoi(argument.c_str());
+          changed.max_tokens = number >= 1 && number <= 1e6F ? static_cast<int32_t>(number) : -1;
         }
-        const Status status = argument.empty() ? invalid_argument("{} needs a number", command)
-                                               : changed.validate(info.vocab_size);
+        const Status status = !whole ? invalid_argument("{} needs a number", command)
+                                     : changed.validate(info.vocab_size);
         if (status.ok()) {
           sampling = changed;
         } else {

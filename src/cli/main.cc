@@ -11,8 +11,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -123,7 +124,7 @@ void add_engine_options(CLI::App* app, EngineConfig& config) {
 
 void add_sampling_options(CLI::App* app, SamplingParams& sampling) {
   app->add_option("-n,--max-tokens", sampling.max_tokens, "longest answer")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->option_text("N");
   app->add_option("--temperature", sampling.temperature, "0: greedy")
       ->check(CLI::Range(0.0, 2.0))
@@ -142,7 +143,7 @@ void add_sampling_options(CLI::App* app, SamplingParams& sampling) {
 // Everything the parser writes into.
 struct Options {
   std::string config_file;
-  std::string log_level = "info";
+  std::string log_level;  // empty: what suits the command
   ServeOptions serve;
   std::string chat_template_file;
   RunOptions run;
@@ -175,6 +176,8 @@ void define_commands(CLI::App& app, Options& options) {
   serve->add_option("--host", options.serve.server.host, "address to listen on")
       ->option_text("HOST");
   serve->add_option("-p,--port", options.serve.server.port, "0: any free port")
+      ->check(CLI::Range(0, 65535))
+      ->check(CLI::Range(0, 65535))
       ->option_text("PORT");
   serve
       ->add_option("--api-key", options.serve.server.api_keys,
@@ -219,11 +222,11 @@ void define_commands(CLI::App& app, Options& options) {
   add_common_options(throughput, options);
   add_engine_options(throughput, options.throughput.engine);
   throughput->add_option("--num-prompts", options.throughput.num_prompts, "requests")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   throughput->add_option("--input-len", options.throughput.input_len, "tokens in")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   throughput->add_option("--output-len", options.throughput.output_len, "tokens out")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   throughput->add_option("--max-concurrency", options.throughput.max_concurrency, "0: all at once")
       ->check(CLI::NonNegativeNumber);
   throughput->add_flag("--json", options.throughput.json, "print JSON");
@@ -233,12 +236,12 @@ void define_commands(CLI::App& app, Options& options) {
   add_engine_options(latency, options.latency.engine);
   latency->add_option("--prompt-len", options.latency.prompt_lens, "prefill lengths")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   latency->add_option("--output-len", options.latency.output_lens, "decode lengths")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   latency->add_option("-r,--repetitions", options.latency.repetitions, "samples of each")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   latency->add_flag("--json", options.latency.json, "print JSON");
   CLI::App* probe = add_command(*bench, "probe", "read bandwidth and FMA rate of this machine");
   add_common_options(probe, options);
@@ -264,6 +267,19 @@ void define_commands(CLI::App& app, Options& options) {
   inspect->add_flag("--all", options.inspect.all, "every tensor and key");
 }
 
+Result<std::string> read_template_file(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return not_found("{}: there is no such chat template file", path);
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file || text.str().empty())
+    return invalid_argument("{}: the chat template cannot be read or is empty", path);
+  return text.str();
+}
+
 int run_selected(CLI::App& app, Options& options) {
   const auto with_model = [](EngineConfig& config) {
     if (config.model.empty()) config.model = default_model_path();
@@ -281,14 +297,15 @@ int run_selected(CLI::App& app, Options& options) {
       const std::string name =
           path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
       serve.server.served_model_names = {name.empty() ? serve.engine.model : name};
-      if (name != serve.engine.model) serve.server.served_model_names.push_back(serve.engine.model);
+      if (serve.server.served_model_names.front() != serve.engine.model) {
+        serve.server.served_model_names.push_back(serve.engine.model);
+      }
     }
     serve.server.model_root = serve.engine.model;
     if (!options.chat_template_file.empty()) {
-      std::ifstream file(options.chat_template_file, std::ios::binary);
-      if (!file)
-        return fail(not_found("{}: cannot read the chat template", options.chat_template_file));
-      serve.server.chat_template.assign(std::istreambuf_iterator<char>(file), {});
+      auto text = read_template_file(options.chat_template_file);
+      if (!text.ok()) return fail(text.status());
+      serve.server.chat_template = std::move(*text);
     }
     return serve_command(serve);
   }
@@ -345,42 +362,79 @@ bool any_command_knows(const CLI::App& app, const std::string& flag) {
   return false;
 }
 
-// Arguments with those of the environment and the file put before the flags, weakest first (the
-// last one wins).
-Result<std::vector<std::string>> with_settings(CLI::App& app, std::vector<std::string> arguments) {
+// What the environment and the configuration file add to a command line.
+struct Completed {
+  std::vector<std::string> arguments;
+  Settings added;  // for messages: a bad value names where it came from
+};
+
+// Adds the settings of one source that no stronger source gave (`given`), and remembers them there.
+Status add_settings(const CLI::App& app,
+                    const CLI::App& command,
+                    const Settings& settings,
+                    std::set<const CLI::Option*>& given,
+                    Settings& added) {
+  std::set<const CLI::Option*> here;  // a list gives the same flag several times
+  for (const Setting& setting : settings) {
+    if (setting.value.empty()) continue;  // NAME= is how shells and compose files say "not set"
+    const CLI::Option* option = command.get_option_no_throw("--" + setting.name);
+    if (option == nullptr) {
+      // One file or environment serves all commands, so a flag of another command is fine here.
+      if (any_command_knows(app, setting.name)) continue;
+      return invalid_argument("{}: no command has a flag --{}", setting.source, setting.name);
+    }
+    if (given.count(option) > 0) continue;
+    here.insert(option);
+    added.push_back(setting);
+  }
+  given.insert(here.begin(), here.end());
+  return ok_status();
+}
+
+Result<Completed> with_settings(CLI::App& app, std::vector<std::string> arguments) {
+  Completed completed;
   const auto [command, used] = selected_command(app, arguments);
-  if (command == &app) return arguments;
+  if (command == &app) {
+    completed.arguments = std::move(arguments);
+    return completed;
+  }
   TENON_ASSIGN_OR_RETURN(const Settings environment, settings_from_environment());
   std::string file;
   for (const Setting& setting : environment) {
     if (setting.name == "config") file = setting.value;
   }
+  std::set<const CLI::Option*> given;
   for (size_t i = used; i < arguments.size(); ++i) {
-    if (arguments[i] == "--config" && i + 1 < arguments.size()) file = arguments[i + 1];
-    if (arguments[i].rfind("--config=", 0) == 0) file = arguments[i].substr(9);
+    if (arguments[i].empty() || arguments[i].front() != '-') continue;
+    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    if (const CLI::Option* option = command->get_option_no_throw(name)) given.insert(option);
+    if (name != "--config") continue;
+    file = name != arguments[i]       ? arguments[i].substr(name.size() + 1)
+           : i + 1 < arguments.size() ? arguments[i + 1]
+                                      : "";
   }
-  std::vector<std::string> inserted;
+  TENON_RETURN_IF_ERROR(add_settings(app, *command, environment, given, completed.added));
   if (!file.empty()) {
     TENON_ASSIGN_OR_RETURN(const Settings settings, settings_from_yaml(file));
-    for (const Setting& setting : settings) {
-      if (!knows(command, setting.name)) {
-        return invalid_argument("{}: unknown key '{}' for `tenon {}`", file, setting.name,
-                                command->get_name());
-      }
-      inserted.push_back("--" + setting.name + "=" + setting.value);
-    }
+    TENON_RETURN_IF_ERROR(add_settings(app, *command, settings, given, completed.added));
   }
-  for (const Setting& setting : environment) {
-    if (knows(command, setting.name)) {
-      inserted.push_back("--" + setting.name + "=" + setting.value);
-    } else if (!any_command_knows(app, setting.name)) {
-      return invalid_argument("unknown environment variable {}: no command has a flag --{}",
-                              setting.source, setting.name);
-    }
-  }
+  std::vector<std::string> inserted;
+  for (const Setting& setting : completed.added)
+    inserted.push_back("--" + setting.name + "=" + setting.value);
   arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(used), inserted.begin(),
                    inserted.end());
-  return arguments;
+  completed.arguments = std::move(arguments);
+  return completed;
+}
+
+// Says which of the added settings a complaint of the parser is about.
+void print_source(const std::string& message, const Settings& added) {
+  for (const Setting& setting : added) {
+    if (message.find("--" + setting.name) != std::string::npos) {
+      std::fprintf(stderr, "(%s was set by %s)\n", ("--" + setting.name).c_str(),
+                   setting.source.c_str());
+    }
+  }
 }
 
 int main_impl(std::vector<std::string> arguments) {
@@ -397,11 +451,13 @@ int main_impl(std::vector<std::string> arguments) {
 
   auto complete = with_settings(app, std::move(arguments));
   if (!complete.ok()) return fail(complete.status());
-  std::reverse(complete->begin(), complete->end());  // CLI11 takes them last first
+  std::vector<std::string>& all = complete->arguments;
+  std::reverse(all.begin(), all.end());  // CLI11 takes them last first
   try {
-    app.parse(*complete);
+    app.parse(all);
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
+    if (code != 0) print_source(error.what(), complete->added);
     return code == 0 ? 0 : 2;
   }
   static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
@@ -409,8 +465,8 @@ int main_impl(std::vector<std::string> arguments) {
                                                           {"warning", LogLevel::kWarning},
                                                           {"error", LogLevel::kError}};
   // Only the server's log is of interest by default; the others print their results.
-  const bool quiet = !app.got_subcommand("serve") && options.log_level == "info";
-  set_log_level(quiet ? LogLevel::kWarning : kLevels.at(options.log_level));
+  const char* usual = app.got_subcommand("serve") ? "info" : "warning";
+  set_log_level(kLevels.at(options.log_level.empty() ? usual : options.log_level));
   return run_selected(app, options);
 }
 
@@ -418,5 +474,11 @@ int main_impl(std::vector<std::string> arguments) {
 }  // namespace tenon::cli
 
 int main(int argc, char** argv) {
-  return tenon::cli::main_impl(std::vector<std::string>(argv + 1, argv + argc));
+  try {
+    return tenon::cli::main_impl(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (
+      const std::exception& error) {  // of a third party, missed where it entered; or no memory
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
 }

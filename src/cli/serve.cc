@@ -1,5 +1,6 @@
 // tenon serve: the HTTP server around one engine.
 #include <malloc.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -17,6 +18,7 @@
 namespace tenon::cli {
 namespace {
 
+std::atomic<bool> g_serving{false};  // false: no request can be in flight, so a signal ends at once
 std::atomic<int> g_signals{
     0};  // SIGTERM and SIGINT received; a signal handler can reach nothing else
 
@@ -65,7 +67,10 @@ int serve_command(const ServeOptions& options) {
   g_signals.store(0);
   ::mallopt(M_ARENA_MAX, kMallocArenas);
   struct sigaction action {};
-  action.sa_handler = [](int) { g_signals.fetch_add(1); };
+  action.sa_handler = [](int signal) {
+    g_signals.fetch_add(1);
+    if (!g_serving.load()) ::_exit(128 + signal);
+  };
   ::sigaction(SIGTERM, &action, nullptr);
   ::sigaction(SIGINT, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
@@ -83,6 +88,7 @@ int serve_command(const ServeOptions& options) {
   auto assets = text.get();
   if (!engine.ok()) return fail(engine.status());
   if (!assets.ok()) return fail(assets.status());
+  g_serving.store(true);
   const Status attached = (*server)->attach(engine->get(), std::move(*assets));
   if (!attached.ok()) return fail(attached);
 
@@ -107,8 +113,8 @@ int serve_command(const ServeOptions& options) {
     log_info("draining: waiting for running requests, up to {:.0f} s (signal again to end now)",
              options.server.drain_timeout);
   }
-  const double deadline = now_seconds() + options.server.drain_timeout;
-  while (!failed && g_signals.load() < 2 && !(*server)->drained() && now_seconds() < deadline) {
+  // After the drain timeout the server ends what still runs, and is drained.
+  while (!failed && g_signals.load() < 2 && !(*server)->drained()) {
     std::this_thread::sleep_for(kPoll);
   }
   (*server)->stop();

@@ -40,10 +40,12 @@ Result<Settings> settings_from_yaml(const std::string& path) {
   Settings settings;
   try {
     const YAML::Node root = YAML::LoadFile(path);
+    if (root.IsNull()) return settings;  // nothing but comments
     if (!root.IsMap()) return invalid_argument("{}: expected `flag: value` lines", path);
     for (const auto& item : root) {
       const auto name = flag_name(item.first.as<std::string>());
       const std::string source = path + ":" + std::to_string(item.first.Mark().line + 1);
+      if (item.second.IsNull()) continue;
       if (item.second.IsScalar()) {
         settings.push_back({name, item.second.as<std::string>(), source});
       } else if (item.second.IsSequence()) {

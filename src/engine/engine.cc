@@ -1,6 +1,7 @@
 // The engine thread: drains submissions, plans, runs, commits, delivers.
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -72,7 +73,7 @@ class EngineImpl final : public Engine {
         scheduler_(parts_.scheduler),
         runner_(&parts_, &scheduler_),
         stats_(parts_.info.max_model_len, scheduler_.blocks().num_blocks()),
-        thread_([this] { loop(); }) {}
+        thread_([this] { run(); }) {}
 
   ~EngineImpl() override {
     stop_.store(true);
@@ -85,8 +86,8 @@ class EngineImpl final : public Engine {
     if (stop_.load() || !healthy_.load()) {
       return make_status(StatusCode::kUnavailable, "the engine is shutting down");
     }
-    // Submissions that the engine thread has not seen yet count as waiting too.
-    if (scheduler_waiting_.load() + static_cast<int64_t>(submissions_.size()) >= max_queue_) {
+    if (num_waiting_.fetch_add(1) >= max_queue_) {
+      num_waiting_.fetch_sub(1);
       return resource_exhausted("the queue is full: {} requests are waiting", max_queue_);
     }
     Submission submission;
@@ -95,8 +96,9 @@ class EngineImpl final : public Engine {
     submission.on_output = std::move(on_output);
     submission.arrival = now_seconds();
     const RequestId id = submission.id;
-    if (!submissions_.try_push(std::move(submission))) {
-      return resource_exhausted("the queue is full: {} requests are waiting", max_queue_);
+    if (!submissions_.try_push(std::move(submission))) {  // it has room for all that may wait
+      num_waiting_.fetch_sub(1);
+      return make_status(StatusCode::kUnavailable, "the engine is shutting down");
     }
     return id;
   }
@@ -145,6 +147,20 @@ class EngineImpl final : public Engine {
         std::min(request.sampling.min_tokens, request.sampling.max_tokens);
     const auto total = static_cast<int32_t>(length) + request.sampling.max_tokens;
     return scheduler_.check_fits(static_cast<int32_t>(length), total);
+  }
+
+  // The engine thread. An exception can only be lack of memory or a bug; either way every request
+  // hears of it.
+  void run() {
+    try {
+      loop();
+    } catch (const std::exception& error) {
+      log_error("the engine stops: {}", error.what());
+      healthy_.store(false);
+      stop_.store(true);
+      submissions_.close();
+      fail_all(internal_error("the engine has stopped: {}", error.what()));
+    }
   }
 
   void loop() {
@@ -209,7 +225,10 @@ class EngineImpl final : public Engine {
     const double begin = now_seconds();
     for (const Admission& admission : plan.admissions) {
       LiveRequest& live = *live_.at(admission.id);
-      if (live.timings.first_scheduled == 0) live.timings.first_scheduled = begin;
+      if (live.timings.first_scheduled == 0) {
+        live.timings.first_scheduled = begin;
+        num_waiting_.fetch_sub(1);
+      }
       if (admission.first) live.num_cached_tokens = admission.num_cached;
     }
     targets_.clear();
@@ -302,6 +321,7 @@ class EngineImpl final : public Engine {
     const auto found = live_.find(id);
     if (found == live_.end()) return;
     LiveRequest& live = *found->second;
+    if (live.timings.first_scheduled == 0) num_waiting_.fetch_sub(1);
     live.timings.finished = now_seconds();
     output.finish_reason = reason;
     complete(id, live, output);
@@ -324,10 +344,7 @@ class EngineImpl final : public Engine {
     }
   }
 
-  void publish_gauges() {
-    scheduler_waiting_.store(scheduler_.num_waiting());
-    stats_.update(scheduler_, static_cast<int64_t>(submissions_.size()));
-  }
+  void publish_gauges() { stats_.update(scheduler_, static_cast<int64_t>(submissions_.size())); }
 
   EngineParts parts_;
   const uint64_t seed_;
@@ -336,7 +353,7 @@ class EngineImpl final : public Engine {
   BoundedQueue<Submission> submissions_;
   BoundedQueue<RequestId> aborts_;
   std::atomic<RequestId> next_id_{1};
-  std::atomic<int64_t> scheduler_waiting_{0};
+  std::atomic<int64_t> num_waiting_{0};  // submitted and never scheduled
   std::atomic<bool> stop_{false};
   std::atomic<bool> healthy_{true};
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "base/cgroup.h"
+
 namespace tenon {
 namespace {
 
@@ -30,6 +32,11 @@ Result<MemoryPlan> plan_memory(const EngineConfig& config, const MemoryFacts& fa
   }
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : facts.model_max_len;
   const int64_t fitting_blocks = facts.available_bytes / facts.bytes_per_block;
+  if (config.num_kv_blocks > std::numeric_limits<int32_t>::max()) {
+    return invalid_argument("--num-kv-blocks {} is more than block ids can number",
+                            config.num_kv_blocks)
+        .with_param("num_kv_blocks");
+  }
 
   int64_t usable = 0;  // blocks without the null block
   if (config.num_kv_blocks > 0) {
@@ -43,7 +50,7 @@ Result<MemoryPlan> plan_memory(const EngineConfig& config, const MemoryFacts& fa
         static_cast<int64_t>(kDefaultMemoryShare * static_cast<double>(fitting_blocks)) - 1;
     usable = std::min(usable, share);
   }
-  if (usable < 1) {
+  if (usable < 1 || fitting_blocks < 2) {
     return resource_exhausted(
         "no memory for the KV cache: one block of {} tokens takes {:.2f} MiB and two are the "
         "least; {:.1f} MiB are "
@@ -96,14 +103,7 @@ int64_t available_memory_bytes() {
     std::getline(info, unit);
     if (key == "MemAvailable:") available = kib * 1024;
   }
-  // cgroup v2 of a container; "max" leaves the extraction failed and the value untouched.
-  int64_t limit = 0, current = 0;
-  std::ifstream max_file("/sys/fs/cgroup/memory.max"),
-      current_file("/sys/fs/cgroup/memory.current");
-  if (max_file >> limit && current_file >> current) {
-    available = std::min(available, std::max<int64_t>(0, limit - current));
-  }
-  return available;
+  return std::min(available, cgroup_memory_left());
 }
 
 }  // namespace tenon

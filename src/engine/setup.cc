@@ -72,7 +72,14 @@ AttentionRequirements attention_requirements(const ModelConfig& model, const Eng
 
 Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress& progress) {
   const double start = now_seconds();
+  // What needs only the configuration comes first: a mistake must not cost a model load.
   TENON_RETURN_IF_ERROR(check_device(config.device));
+  if (config.max_num_batched_tokens < config.max_num_seqs) {
+    return invalid_argument(
+        "--max-num-batched-tokens {} is below --max-num-seqs {}: a step could not give every "
+        "running request a token",
+        config.max_num_batched_tokens, config.max_num_seqs);
+  }
   EngineParts parts;
   parts.threads =
       std::make_unique<ThreadPool>(config.threads > 0 ? config.threads : default_num_threads());

@@ -103,8 +103,8 @@ void StepRunner::prepare_inputs(const StepPlan& plan) {
   batch_.slot_mapping = slot_mapping_;
 }
 
-void StepRunner::for_each_logits_slice(
-    std::span<const int32_t> rows, const std::function<void(size_t, const TensorView&)>& visit) {
+template <typename Visit>
+void StepRunner::for_each_logits_slice(std::span<const int32_t> rows, const Visit& visit) {
   const int64_t vocab = parts_->info.vocab_size;
   for (size_t first = 0; first < rows.size(); first += kLogitsSlice) {
     const auto slice = rows.subspan(first, std::min<size_t>(kLogitsSlice, rows.size() - first));

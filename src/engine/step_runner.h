@@ -1,11 +1,11 @@
 // Executes one plan on the model: block copies, inputs, forward pass, sampling.
 //
 // Ownership:     borrows EngineParts and the scheduler. Thread safety: the engine thread only.
-// No allocation after warm-up: every vector keeps its memory.
+// Does not allocate after warm-up (every vector keeps its memory), but for logprobs that a request
+// asked for.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -47,8 +47,8 @@ class StepRunner {
   void score_prompts(const StepPlan& plan, std::span<const SamplingTarget> targets);
   // Logits of `rows` (token indices of the step), in slices: visit(first index into rows, slice
   // view).
-  void for_each_logits_slice(std::span<const int32_t> rows,
-                             const std::function<void(size_t, const TensorView&)>& visit);
+  template <typename Visit>
+  void for_each_logits_slice(std::span<const int32_t> rows, const Visit& visit);
 
   EngineParts* parts_;
   const Scheduler* scheduler_;

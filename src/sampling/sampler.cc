@@ -139,13 +139,15 @@ int32_t RequestSampler::draw(std::span<const float> logits, SamplerScratch& scra
   // space.
   const float min_p_cut =
       params_.min_p > 0.0F ? -std::log(params_.min_p) : std::numeric_limits<float>::infinity();
-  // Without sorting every finite logit takes part (a cut of infinity would admit -inf, so use the
-  // largest float).
-  const float everything = std::min(min_p_cut, std::numeric_limits<float>::max());
-  const float first_cut = sorted ? std::min(kFirstCut, everything) : everything;
+  // The cut that keeps all that matters. top_p refers to the mass of what top_k leaves, so with
+  // both of them min_p has to wait until the end. (A cut of infinity would admit -inf.)
+  const bool min_p_last = top_k > 0 && params_.top_p < 1.0F;
+  constexpr float kEverything = std::numeric_limits<float>::max();
+  const float all = min_p_last ? kEverything : std::min(min_p_cut, kEverything);
+  const float first_cut = sorted ? std::min(kFirstCut, all) : all;
   collect(first_cut);
-  if (top_k > 0 && static_cast<int32_t>(candidates.size()) < top_k && first_cut < everything) {
-    collect(everything);
+  if (top_k > 0 && static_cast<int32_t>(candidates.size()) < top_k && first_cut < all) {
+    collect(all);
   }
   if (top_k > 0 && static_cast<int32_t>(candidates.size()) > top_k) {
     std::nth_element(candidates.begin(), candidates.begin() + top_k, candidates.end(), better);
@@ -162,8 +164,8 @@ int32_t RequestSampler::draw(std::span<const float> logits, SamplerScratch& scra
       for (const float logit : logits) {
         mass += std::exp(static_cast<double>((logit - top) * inverse_temperature));
       }
-      if (total < mass * static_cast<double>(params_.top_p) && first_cut < everything) {
-        collect(everything);  // a flat distribution: the short list does not reach top_p
+      if (total < mass * static_cast<double>(params_.top_p) && first_cut < all) {
+        collect(all);  // a flat distribution: the short list does not reach top_p
         std::sort(candidates.begin(), candidates.end(), better);
       }
     }
@@ -200,9 +202,12 @@ Result<int32_t> RequestSampler::sample(std::span<const float> logits,
     final_logits = scratch.logits;
   }
   const int32_t token = params_.greedy() ? argmax(final_logits) : draw(final_logits, scratch);
-  if (token < 0) {
-    return internal_error("no token can be sampled: every logit is NaN or banned");
+  if (token < 0 && argmax(logits) >= 0) {
+    return invalid_argument(
+        "no token is left to sample: logit_bias, or stop_token_ids with min_tokens, bans all");
   }
+  if (token < 0)
+    return internal_error("no token can be sampled: the model's logits are not numbers");
   return token;
 }
 

@@ -34,8 +34,8 @@ class RequestSampler {
                  uint64_t fallback_seed);
 
   // logits[vocab_size]: read only. The draw depends on (seed, number of tokens accepted so far)
-  // alone. Errors: kInternal when no finite logit is left (the model produced NaN, or everything
-  // was banned).
+  // alone. Errors: kInvalidArgument when the request bans every token, kInternal when the model
+  // produced no number.
   Result<int32_t> sample(std::span<const float> logits, SamplerScratch& scratch) const;
 
   // Records `token` as produced.

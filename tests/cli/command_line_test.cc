@@ -67,11 +67,11 @@ TEST(CommandLine, UnknownFlagsKeysAndVariablesAreErrors) {
   EXPECT_THAT(tenon({"run", "--frobnicate"}).err, HasSubstr("--frobnicate"));
   EXPECT_EQ(tenon({"run", "--threads", "many"}).exit_code, 2);
   expect_error(run_tenon({{"backends"}, "", {{"TENON_FROBNICATE", "1"}}}), 2,
-               "unknown environment variable TENON_FROBNICATE");
+               "TENON_FROBNICATE: no command has a flag --frobnicate");
   const TemporaryFolder folder;
   expect_error(
       tenon({"backends", "--config", folder.file("a.yaml", "max-model-len: 100\nfrob: 1\n")}), 2,
-      "unknown key 'frob'");
+      "a.yaml:2: no command has a flag --frob");
   expect_error(tenon({"backends", "--config", folder.file("b.yaml", "[1, 2]\n")}), 2,
                "expected `flag: value` lines");
   expect_error(tenon({"backends", "--config", folder.file("c.yaml", "a: [1\n")}), 2, "c.yaml:2");
@@ -92,6 +92,35 @@ TEST(CommandLine, CommandLineWinsOverEnvironmentWinsOverFile) {
                          {{"TENON_CONFIG", file}, {"TENON_BLOCK_SIZE", "32"}}})
                   .out,
               HasSubstr("blocks of 64 "));
+}
+
+TEST(CommandLine, EmptySettingsAreNotSetAndOthersCommandsFlagsAreFine) {
+  const std::vector<std::string> arguments = {"backends", "--model", test_model_path()};
+  const auto result = run_tenon(
+      {arguments, "", {{"TENON_API_KEY", ""}, {"TENON_CPU_ISA", ""}, {"TENON_PORT", "1"}}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const TemporaryFolder folder;
+  auto with_file = arguments;
+  with_file.insert(with_file.end(),
+                   {"--config", folder.file("a.yaml", "# for serve\nport: 8000\nblock-size:\n")});
+  EXPECT_EQ(tenon(with_file).exit_code, 0);
+  with_file.back() = folder.file("b.yaml", "# nothing\n");
+  EXPECT_EQ(tenon(with_file).exit_code, 0);
+  // A bad value says where it came from.
+  EXPECT_THAT(run_tenon({arguments, "", {{"TENON_SEED", "abc"}}}).err, HasSubstr("TENON_SEED"));
+}
+
+TEST(CommandLine, AChatTemplateThatIsNoFileIsRefused) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> serve = {"serve",  "--model", test_model_path(),
+                                          "--port", "0",       "--chat-template"};
+  const auto with = [&](const std::string& path) {
+    auto all = serve;
+    all.push_back(path);
+    return tenon(all);
+  };
+  expect_error(with("/tmp"), 1, "/tmp");
+  expect_error(with(folder.file("empty.jinja", "")), 2, "empty.jinja");
 }
 
 TEST(CommandLine, BackendsExplainTheChoice) {

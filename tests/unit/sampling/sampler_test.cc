@@ -115,6 +115,21 @@ TEST(Sampler, TopKTopPMinP) {
   EXPECT_EQ(support(), (std::set<int32_t>{1, 2}));
 }
 
+// min_p comes last: it must not change the mass that top_p refers to.
+TEST(Sampler, TopPRefersToWhatTopKLeavesWhateverMinPIs) {
+  std::vector<float> logits;
+  for (const float p : {0.5F, 0.15F, 0.12F}) logits.push_back(std::log(p));
+  for (int i = 0; i < 10; ++i) logits.push_back(std::log(0.023F));
+  SamplingParams params;
+  params.seed = 5;
+  params.top_k = 12;
+  params.top_p = 0.8F;
+  params.min_p = 0.2F;
+  std::set<int32_t> ids;
+  for (const auto& [id, share] : distribution(params, logits, 4000)) ids.insert(id);
+  EXPECT_EQ(ids, (std::set<int32_t>{0, 1, 2}));
+}
+
 TEST(Sampler, FlatDistributionReachesTopPBeyondTheShortList) {
   // Far below the best one there are many tokens that together carry half of the mass.
   std::vector<float> logits(60000, -11.0F);
