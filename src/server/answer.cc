@@ -1,6 +1,7 @@
 #include "server/answer.h"
 
 #include <ctime>
+#include <exception>
 #include <random>
 
 #include "base/log.h"
@@ -75,7 +76,7 @@ void Answer::finished(std::vector<ChoiceUpdate>&& choices, const Usage& usage) {
   if (!options_.stream.enabled) {
     auto task = [self = shared_from_this(),
                  list = std::make_shared<std::vector<ChoiceUpdate>>(std::move(choices)),
-                 usage] { self->respond(*list, usage); };
+                 usage] { self->respond_or_fail(*list, usage); };
     if (!workers_->submit(task)) task();
     return;
   }
@@ -89,6 +90,15 @@ void Answer::finished(std::vector<ChoiceUpdate>&& choices, const Usage& usage) {
   events += kSseDone;
   exchange_->write(events);
   exchange_->end_stream();
+}
+
+void Answer::respond_or_fail(std::vector<ChoiceUpdate>& choices, const Usage& usage) {
+  try {
+    respond(choices, usage);
+  } catch (const std::exception& e) {
+    log_error("{}: {}", options_.id, e.what());
+    exchange_->respond(error_response(500, "internal error"));
+  }
 }
 
 void Answer::respond(std::vector<ChoiceUpdate>& choices, const Usage& usage) {

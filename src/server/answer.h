@@ -48,6 +48,7 @@ class Answer final : public ChoiceSink, public std::enable_shared_from_this<Answ
 
  private:
   [[nodiscard]] OrderedJson envelope(const std::string& object) const;
+  void respond_or_fail(std::vector<ChoiceUpdate>& choices, const Usage& usage);
   void respond(std::vector<ChoiceUpdate>& choices, const Usage& usage);
 
   const AnswerOptions options_;

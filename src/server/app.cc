@@ -59,6 +59,11 @@ HttpResponse text_response(std::string content_type, std::string body) {
 
 }  // namespace
 
+struct App::LeaveWorkers {
+  std::atomic<int64_t>& count;
+  ~LeaveWorkers() { count.fetch_sub(1); }
+};
+
 struct App::Route {
   std::string_view path;
   bool post;
@@ -96,6 +101,11 @@ void App::set_loading_progress(double done, std::string_view what) {
 void App::set_model(std::shared_ptr<const ServedModel> model) {
   std::lock_guard lock(mutex_);
   model_ = std::move(model);
+}
+
+void App::set_connections(std::function<int64_t()> count) {
+  std::lock_guard lock(mutex_);
+  count_connections_ = std::move(count);
 }
 
 void App::stop_workers() {
@@ -168,8 +178,8 @@ void App::dispatch(const Route& route, HttpRequest request, const Exchange& exch
   in_workers_.fetch_add(1);
   const bool accepted = workers_->submit([this, &route, served, shared_request, exchange] {
     const ApiContext context{{served, registry_, counters_}, workers_, config_.limits};
+    const LeaveWorkers leave{in_workers_};
     run(route, context, *shared_request, exchange);
-    in_workers_.fetch_sub(1);
   });
   if (accepted) return;
   in_workers_.fetch_sub(1);
@@ -234,7 +244,10 @@ void App::load(const Exchange& exchange) {
 void App::metrics(const Exchange& exchange) {
   MetricsInput input;
   input.version = config_.version;
-  input.connections = count_connections_ ? count_connections_() : 0;
+  {
+    std::lock_guard lock(mutex_);
+    input.connections = count_connections_ ? count_connections_() : 0;
+  }
   input.counters = counters_->snapshot();
   const auto served = model();
   if (served) {

@@ -2,7 +2,8 @@
 // hands the rest to worker threads.
 //
 // Ownership:     owned by Server, beside the HttpServer that calls handle(). stop_workers() before
-// destruction. Thread safety: every member may be called from any thread.
+//                destruction.
+// Thread safety: every member may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -27,7 +28,8 @@ class App {
   void set_loading_progress(double done, std::string_view what);
   void set_model(std::shared_ptr<const ServedModel> model);
   void begin_drain() { draining_.store(true); }
-  void set_connections(std::function<int64_t()> count) { count_connections_ = std::move(count); }
+  // Requests may be running already.
+  void set_connections(std::function<int64_t()> count);
   [[nodiscard]] GenerationRegistry& generations() { return *registry_; }
   // Requests that a worker has, or that wait for one.
   [[nodiscard]] int64_t in_workers() const { return in_workers_.load(); }
@@ -36,6 +38,7 @@ class App {
 
  private:
   struct Route;
+  struct LeaveWorkers;
   using Exchange = std::shared_ptr<HttpExchange>;
   static const Route* find_route(std::string_view path);
   void dispatch(const Route& route, HttpRequest request, const Exchange& exchange);
@@ -55,12 +58,12 @@ class App {
   const std::shared_ptr<GenerationRegistry> registry_ = std::make_shared<GenerationRegistry>();
   const std::shared_ptr<ServerCounters> counters_ = std::make_shared<ServerCounters>();
   const std::shared_ptr<WorkerPool> workers_;
-  std::function<int64_t()> count_connections_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> in_workers_{0};
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::function<int64_t()> count_connections_;
   std::shared_ptr<const ServedModel> model_;
   double loading_done_ = 0;
   std::string loading_what_ = "starting";

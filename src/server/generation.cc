@@ -1,7 +1,10 @@
 #include "server/generation.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
+
+#include "base/log.h"
 
 namespace tenon {
 namespace {
@@ -73,13 +76,18 @@ Status Generation::start(const std::function<void()>& accepted) {
   exchange_->on_disconnect([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->abort();
   });
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (const Status status = submit(i); !status.ok()) {
-      abort();
-      return status;
+  try {
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (const Status status = submit(i); !status.ok()) {
+        abort();
+        return status;
+      }
     }
+    accepted();
+  } catch (...) {
+    abort();
+    throw;
   }
-  accepted();
   std::lock_guard lock(mutex_);
   started_ = true;
   if (!inbox_.empty() && (drains_early_ || ended_ == choices_.size())) schedule_drain();
@@ -147,7 +155,18 @@ void Generation::receive(size_t index, RequestOutput&& output) {
 void Generation::schedule_drain() {
   if (drain_scheduled_) return;
   drain_scheduled_ = true;
-  exchange_->post([self = shared_from_this()] { self->drain(); });
+  exchange_->post([self = shared_from_this()] { self->drain_or_fail(); });
+}
+
+void Generation::drain_or_fail() {
+  try {
+    drain();
+  } catch (const std::exception& e) {
+    log_error("generation: {}", e.what());
+    over_ = true;
+    abort();
+    sink_->failed(internal_error("internal error"));
+  }
 }
 
 void Generation::drain() {
@@ -187,7 +206,7 @@ void Generation::show(Choice& choice) {
   next.prompt = update.prompt;
   next.first = false;
   next.finish_reason = update.finish_reason;
-  sink_->update(std::exchange(choice.update, std::move(next)), usage());
+  sink_->update(std::exchange(choice.update, std::move(next)), usage_of(choice));
 }
 
 void Generation::consume(Choice& choice, RequestOutput& output) {
@@ -239,6 +258,12 @@ void Generation::end(const Status& error) {
   if (std::exchange(over_, true)) return;
   abort();
   sink_->failed(error);
+}
+
+Usage Generation::usage_of(const Choice& choice) {
+  return {.prompt_tokens = static_cast<int64_t>(choice.update.prompt->ids.size()),
+          .completion_tokens = choice.tokens,
+          .cached_tokens = choice.cached_tokens};
 }
 
 Usage Generation::usage() const {

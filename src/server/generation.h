@@ -1,12 +1,13 @@
 // One HTTP request's work in the engine: every prompt, n times, from token ids to text.
 //
 // Purpose:       submits the engine requests, turns their outputs into text, watches for stop
-// strings and hands updates
-//                to a ChoiceSink; a client that goes away, or an error, ends all of them at once.
+//                strings and hands updates to a ChoiceSink; a client that goes away, or an error,
+//                ends all of them at once.
 // Ownership:     shared by the engine callbacks and the exchange until the last engine output has
-// come. Thread safety: start() once, on any thread; abort() from any thread. The sink is called on
-// the exchange's I/O thread,
-//                one call at a time, never after it got finished() or failed().
+//                come.
+// Thread safety: start() once, on any thread; abort() from any thread. The sink is called on the
+//                exchange's I/O thread, one call at a time, never after it got finished() or
+//                failed().
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,7 @@ struct Usage {
 class ChoiceSink {
  public:
   virtual ~ChoiceSink() = default;
-  // Streaming only.
+  // Streaming only; `usage` is that choice's.
   virtual void update(ChoiceUpdate&& update, const Usage& usage) = 0;
   // All choices are finished; `choices` are complete unless streaming, when update() has had their
   // contents.
@@ -125,11 +126,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void receive(size_t index, RequestOutput&& output);
   void schedule_drain();  // with mutex_ held
   void drain();
+  void drain_or_fail();
   void show(Choice& choice);
   void consume(Choice& choice, RequestOutput& output);
   void finish(Choice& choice, FinishReason reason, StopReason stop_reason);
   void end(const Status& error);
-  [[nodiscard]] Usage usage() const;
+  [[nodiscard]] static Usage usage_of(const Choice& choice);
+  [[nodiscard]] Usage usage() const;  // of all choices
 
   const GenerationServices services_;
   const GenerationPlan plan_;

@@ -98,7 +98,7 @@ int status_of_read_error(const error_code& error) {
 }
 
 // The state shared by whoever produces an answer and the connection that sends it.
-class Exchange final : public HttpExchange {
+class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
  public:
   // What the connection is to send next.
   struct Output {
@@ -107,11 +107,14 @@ class Exchange final : public HttpExchange {
     bool streamed = false;
     std::string data;
     bool finished = false;
-    bool cut_off = false;  // the reader was too slow
+    bool cut_off = false;  // the reader was too slow, or the answer cannot be made
   };
 
-  Exchange(asio::any_io_executor executor, size_t max_unsent, std::function<void()> wake)
-      : executor_(std::move(executor)), max_unsent_(max_unsent), wake_(std::move(wake)) {}
+  Exchange(asio::any_io_executor executor, const ServerLimits& limits, std::function<void()> wake)
+      : executor_(std::move(executor)),
+        max_unsent_(limits.max_unsent_bytes),
+        slow_reader_time_(limits.slow_reader_time),
+        wake_(std::move(wake)) {}
 
   void respond(HttpResponse response) override {
     std::lock_guard lock(mutex_);
@@ -134,13 +137,13 @@ class Exchange final : public HttpExchange {
     {
       std::lock_guard lock(mutex_);
       if (!executor_ || next_.cut_off) return;
-      if (next_.data.size() + data.size() > max_unsent_) {
-        next_.cut_off = true;
-        callback = std::exchange(on_disconnect_, nullptr);
+      if (reads_too_slowly()) {
+        callback = cut_off();
       } else {
         next_.data += data;
+        if (!too_much_since_ && next_.data.size() > max_unsent_) too_much_since_ = now_seconds();
+        notify();
       }
-      notify();
     }
     if (callback) callback();
   }
@@ -169,16 +172,31 @@ class Exchange final : public HttpExchange {
 
   void post(std::function<void()> task) override {
     std::lock_guard lock(mutex_);
-    if (executor_) asio::post(*executor_, std::move(task));
+    if (!executor_) return;
+    asio::post(*executor_, [self = shared_from_this(), task = std::move(task)] {
+      try {
+        task();
+      } catch (const std::exception& e) {
+        log_error("http: a task of an exchange failed: {}", e.what());
+        self->fail();
+      }
+    });
   }
 
   // Connection side.
   Output take() {
     std::lock_guard lock(mutex_);
     notified_ = false;
+    too_much_since_.reset();
     Output taken = std::exchange(next_, Output());
     next_.streamed = taken.streamed;
+    next_.cut_off = taken.cut_off;
     return taken;
+  }
+
+  [[nodiscard]] bool is_cut_off() const {
+    std::lock_guard lock(mutex_);
+    return next_.cut_off;
   }
 
   // The answer is complete, or nobody is left to read it. Lets go of the I/O context, which may die
@@ -196,6 +214,29 @@ class Exchange final : public HttpExchange {
   }
 
  private:
+  // What was written a moment ago says nothing about the reader: a single event may be large.
+  [[nodiscard]] bool reads_too_slowly() const {
+    return too_much_since_ && now_seconds() - *too_much_since_ > slow_reader_time_;
+  }
+
+  // Ends the exchange; returns what is to be called without the lock.
+  std::function<void()> cut_off() {
+    next_ = Output();
+    next_.cut_off = true;
+    asio::post(*executor_, wake_);  // whether or not one is under way: it may wait for a write
+    return std::exchange(on_disconnect_, nullptr);
+  }
+
+  void fail() {
+    std::function<void()> callback;
+    {
+      std::lock_guard lock(mutex_);
+      if (!executor_ || next_.cut_off) return;
+      callback = cut_off();
+    }
+    if (callback) callback();
+  }
+
   void notify() {
     if (!executor_ || notified_) return;
     notified_ = true;
@@ -203,9 +244,11 @@ class Exchange final : public HttpExchange {
   }
 
   mutable std::mutex mutex_;
-  std::optional<asio::any_io_executor>
-      executor_;  // the connection's strand; empty once the exchange is over
+  // The connection's strand; empty once the exchange is over.
+  std::optional<asio::any_io_executor> executor_;
   const size_t max_unsent_;
+  const double slow_reader_time_;
+  std::optional<double> too_much_since_;  // more than max_unsent_ is waiting
   std::function<void()> wake_;
   std::function<void()> on_disconnect_;
   Output next_;
@@ -235,12 +278,16 @@ class IdleList {
   std::list<Connection*> list_;
 };
 
+enum class Accepted { kGoOn, kPause, kEnd };
+
 }  // namespace
 
 struct HttpServer::Impl {
   Impl(Config c, Handler h) : config(std::move(c)), handler(std::move(h)) {}
 
   asio::awaitable<void> accept_loop();
+  asio::awaitable<Accepted> accept_one();
+  void warn_about_accept(std::string_view reason);
   void forget(Connection* connection) {
     std::lock_guard lock(connections_mutex);
     live.erase(connection);
@@ -259,6 +306,7 @@ struct HttpServer::Impl {
   uint16_t port = 0;
   std::unique_ptr<asio::io_context> io;
   std::optional<tcp::acceptor> acceptor;
+  double next_warning = 0;  // of the accept loop
   std::vector<std::thread> threads;
   std::once_flag stopped;
 };
@@ -272,9 +320,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
         limits_(server.config.limits),
         stream_(std::move(socket)),
         wake_(stream_.get_executor()) {
-    server_.open.fetch_add(1);
     std::lock_guard lock(server_.connections_mutex);
     server_.live.insert(this);
+    server_.open.fetch_add(1);
   }
   ~Connection() {
     end_exchange(false);
@@ -319,6 +367,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
       std::rethrow_exception(error);
     } catch (const std::exception& e) {
       log_error("http: connection ended by an exception: {}", e.what());
+    } catch (...) {
+      log_error("http: connection ended by an unknown exception");
     }
   }
 
@@ -408,13 +458,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void start_exchange() {
     gone_ = false;
     stop_watching_ = false;
-    exchange_ = std::make_shared<Exchange>(stream_.get_executor(), limits_.max_unsent_bytes,
-                                           [weak = weak_from_this()] {
-                                             if (const auto self = weak.lock())
-                                               self->wake_.cancel();
-                                           });
+    exchange_ =
+        std::make_shared<Exchange>(stream_.get_executor(), limits_, [weak = weak_from_this()] {
+          if (const auto self = weak.lock()) self->wake();
+        });
     server_.busy.fetch_add(1);
     watch();
+  }
+
+  void wake() {
+    wake_.cancel();
+    if (exchange_ && exchange_->is_cut_off()) stream_.close();  // ends a write that is stuck
   }
 
   void end_exchange(bool completed) {
@@ -425,9 +479,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   // Keeps a read pending while the answer is made: end of file or an error means that nobody waits
-  // for it any more. Bytes that arrive belong to the next request.
+  // for it any more. Bytes that arrive belong to the next request; a client that sends more than
+  // those is cut off, for without reading on nobody would notice that it goes away.
   void watch() {
-    if (stop_watching_ || buffer_.size() >= kMaxEarlyBytes) return;
+    if (stop_watching_) return;
+    if (buffer_.size() >= kMaxEarlyBytes) {
+      gone_ = true;
+      return;
+    }
     watching_ = true;
     stream_.socket().async_read_some(
         buffer_.prepare(kReadChunk),
@@ -567,6 +626,17 @@ void IdleList::evict_oldest() {
   if (oldest) oldest->evict();
 }
 
+error_code listen_on(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
+  error_code error;
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  return error;
+}
+
+// On the first address of `host` that this machine can listen on: a name may have several, and some
+// of them no interface. A port in use is an error all the same.
 Result<tcp::acceptor> open_acceptor(asio::io_context& io, const std::string& host, uint16_t port) {
   error_code error;
   tcp::resolver resolver(io);
@@ -576,22 +646,19 @@ Result<tcp::acceptor> open_acceptor(asio::io_context& io, const std::string& hos
     return invalid_argument("cannot resolve the address '{}' to listen on: {}", host,
                             error.message());
   }
-  const tcp::endpoint endpoint = *endpoints.begin();
-  tcp::acceptor acceptor(io);
-  acceptor.open(endpoint.protocol(), error);
-  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor.bind(endpoint, error);
-  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  for (const auto& entry : endpoints) {
+    tcp::acceptor acceptor(io);
+    error = listen_on(acceptor, entry.endpoint());
+    if (!error) return acceptor;
+    if (error == asio::error::address_in_use) break;
+  }
   if (error == asio::error::address_in_use) {
     return make_status(StatusCode::kUnavailable,
                        "port {} on {} is in use by another program; choose another one with "
                        "--port, or 0 for any free port",
                        port, host);
   }
-  if (error)
-    return make_status(StatusCode::kInvalidArgument, "cannot listen on {}:{}: {}", host, port,
-                       error.message());
-  return acceptor;
+  return invalid_argument("cannot listen on {}:{}: {}", host, port, error.message());
 }
 
 // Raises the soft limit on open files to the hard one; returns it.
@@ -618,31 +685,52 @@ std::string_view HttpRequest::header(std::string_view name) const {
 
 asio::awaitable<void> HttpServer::Impl::accept_loop() {
   asio::steady_timer pause(*io);
-  double next_warning = 0;
   for (;;) {
-    if (open.load() >= max_open) {
-      idle.evict_oldest();
-      pause.expires_after(kAcceptPause);
-      co_await pause.async_wait(kAwait);
-      continue;
+    Accepted result = Accepted::kPause;
+    try {
+      result = co_await accept_one();
+    } catch (const std::exception& e) {
+      warn_about_accept(e.what());
     }
-    auto [error, socket] = co_await acceptor->async_accept(asio::make_strand(*io), kAwait);
-    if (error == asio::error::operation_aborted) co_return;
-    if (error) {
-      // No descriptors or memory: an idle connection has to go; without a pause this loop would
-      // spin.
-      if (error != asio::error::connection_aborted) {
-        if (now_seconds() >= next_warning) {
-          log_warning("http: cannot accept a connection: {}", error.message());
-          next_warning = now_seconds() + kWarningInterval;
-        }
-        idle.evict_oldest();
-        pause.expires_after(kAcceptPause);
-        co_await pause.async_wait(kAwait);
-      }
-      continue;
+    if (result == Accepted::kEnd) co_return;
+    if (result == Accepted::kGoOn) continue;
+    // No descriptors or memory: an idle connection has to go; without a pause this loop would spin.
+    idle.evict_oldest();
+    pause.expires_after(kAcceptPause);
+    co_await pause.async_wait(kAwait);
+  }
+}
+
+asio::awaitable<Accepted> HttpServer::Impl::accept_one() {
+  if (open.load() >= max_open) co_return Accepted::kPause;
+  auto [error, socket] = co_await acceptor->async_accept(asio::make_strand(*io), kAwait);
+  if (error == asio::error::operation_aborted) co_return Accepted::kEnd;
+  if (error == asio::error::connection_aborted) co_return Accepted::kGoOn;
+  if (error) {
+    warn_about_accept(error.message());
+    co_return Accepted::kPause;
+  }
+  std::make_shared<Connection>(std::move(socket), *this)->start();
+  co_return Accepted::kGoOn;
+}
+
+void HttpServer::Impl::warn_about_accept(std::string_view reason) {
+  if (now_seconds() < next_warning) return;
+  log_warning("http: cannot accept a connection: {}", reason);
+  next_warning = now_seconds() + kWarningInterval;
+}
+
+// Work of one connection that fails must not end the thread that serves all of them.
+static void run_io(asio::io_context& io) {
+  for (;;) {
+    try {
+      io.run();
+      return;
+    } catch (const std::exception& e) {
+      log_error("http: {}", e.what());
+    } catch (...) {
+      log_error("http: an unknown exception");
     }
-    std::make_shared<Connection>(std::move(socket), *this)->start();
   }
 }
 
@@ -656,7 +744,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(Config config, Handler han
   impl->port = impl->acceptor->local_endpoint().port();
   asio::co_spawn(*impl->io, impl->accept_loop(), asio::detached);
   for (int32_t i = 0; i < std::max(1, impl->config.io_threads); ++i) {
-    impl->threads.emplace_back([io = impl->io.get()] { io->run(); });
+    impl->threads.emplace_back([io = impl->io.get()] { run_io(*io); });
   }
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

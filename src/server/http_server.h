@@ -1,17 +1,14 @@
 // HTTP/1.1 without HTTP library types: requests in, answers out, whole or as a stream.
 //
 // Purpose:       the only door to Boost.Beast. A handler gets a complete request and an
-// HttpExchange to answer
-//                through, now or later, from any thread. While an answer is outstanding the
-//                connection is watched, streamed or not: a client that goes away is reported at
-//                once. Slow, silent, oversized and malformed input ends in a timeout or a 4xx
-//                without the handler ever seeing it.
+//                HttpExchange to answer through, now or later, from any thread. While an answer is
+//                outstanding the connection is watched, streamed or not: a client that goes away
+//                is reported at once. Slow, silent, oversized and malformed input ends in a
+//                timeout (the connection is closed) or a 4xx, without the handler ever seeing it.
 // Ownership:     HttpServer owns sockets and I/O threads. An HttpExchange may outlive its
-// connection and the
-//                server; calls on it then do nothing.
+//                connection and the server; calls on it then do nothing.
 // Thread safety: HttpServer and HttpExchange may be used from any thread. The handler runs on an
-// I/O thread and
-//                must return quickly.
+//                I/O thread and must return quickly.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +53,8 @@ class HttpExchange {
   // Sends the head and head.body; `ping` is sent when the stream was silent for
   // ServerLimits::ping_interval.
   virtual void begin_stream(HttpResponse head, std::string ping) = 0;
-  // Queues bytes and never blocks. More than ServerLimits::max_unsent_bytes waiting ends the
-  // exchange.
+  // Queues bytes and never blocks. More than ServerLimits::max_unsent_bytes that wait for longer
+  // than slow_reader_time end the exchange.
   virtual void write(std::string_view data) = 0;
   virtual void end_stream() = 0;
 
@@ -67,7 +64,7 @@ class HttpExchange {
   // False once the client is known to be gone.
   [[nodiscard]] virtual bool connected() const = 0;
   // Runs `task` on an I/O thread; tasks of one exchange run one after the other. Dropped once the
-  // exchange is over.
+  // exchange is over. A task that throws ends the exchange.
   virtual void post(std::function<void()> task) = 0;
 };
 
@@ -79,7 +76,7 @@ class HttpServer {
     uint16_t port = 0;
     int32_t io_threads = 2;
     ServerLimits limits;
-    // Body of the answers that this layer gives itself (400, 408, 413, 431).
+    // Body of the answers that this layer gives itself (400, 413, 431, 500).
     std::function<HttpResponse(int status, std::string_view message)> make_error;
   };
 

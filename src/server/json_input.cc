@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "text/keyed_hash.h"
+
 namespace tenon {
 namespace {
 
@@ -42,7 +44,8 @@ class DomBuilder final : public nlohmann::json_sax<OrderedJson> {
   struct Frame {
     OrderedJson value;
     std::string key;
-    std::unordered_map<std::string, size_t> index;  // of an object with more than kLinear keys
+    // Of an object with more than kLinear keys.
+    std::unordered_map<std::string, size_t, KeyedHash> index;
   };
   static constexpr size_t kLinear = 16;
 

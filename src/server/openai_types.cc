@@ -14,17 +14,39 @@ namespace {
 constexpr int32_t kMaxN = 128;
 constexpr size_t kMaxStopStrings = 64;
 constexpr size_t kMaxStopBytes = 4096;
+constexpr size_t kMaxStopTokens = 1024;
+constexpr size_t kMaxSaltBytes = 256;
+// Every choice has its own copy of the biases and its own matcher of the stop strings.
+constexpr size_t kMaxCopiedBytes = size_t{16} << 20;
+constexpr size_t kMatcherBytes = 6;  // for each byte of a stop string
 constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
                                                     "assistant", "tool",      "function"};
 
 // Fields that would change the answer and that nothing here acts on yet.
-constexpr std::array<std::string_view, 13> kUnsupportedFields = {
-    "structured_outputs", "guided_json",       "guided_regex",      "guided_choice",
-    "guided_grammar",     "use_beam_search",   "prompt_embeds",     "truncate_prompt_tokens",
-    "bad_words",          "allowed_token_ids", "logits_processors", "kv_transfer_params",
-    "logprob_token_ids"};
+constexpr std::array<std::string_view, 21> kUnsupportedFields = {"structured_outputs",
+                                                                 "guided_json",
+                                                                 "guided_regex",
+                                                                 "guided_choice",
+                                                                 "guided_grammar",
+                                                                 "use_beam_search",
+                                                                 "prompt_embeds",
+                                                                 "truncate_prompt_tokens",
+                                                                 "bad_words",
+                                                                 "allowed_token_ids",
+                                                                 "logits_processors",
+                                                                 "kv_transfer_params",
+                                                                 "logprob_token_ids",
+                                                                 "json_schema",
+                                                                 "regex",
+                                                                 "ebnf",
+                                                                 "grammar",
+                                                                 "truncation_side",
+                                                                 "thinking_token_budget",
+                                                                 "length_penalty",
+                                                                 "repetition_detection"};
 
-bool is_inert(const OrderedJson& value) {
+bool is_inert(std::string_view name, const OrderedJson& value) {
+  if (name == "length_penalty" && value == 1) return true;
   return value.is_null() || value == false ||
          (value.is_string() && value.get_ref<const std::string&>().empty()) ||
          (value.is_structured() && value.empty());
@@ -32,7 +54,7 @@ bool is_inert(const OrderedJson& value) {
 
 void refuse(FieldReader& fields, std::string_view name, std::string_view why) {
   const OrderedJson* value = fields.find(name);
-  if (value == nullptr || is_inert(*value)) return;
+  if (value == nullptr || is_inert(name, *value)) return;
   fields.fail(unsupported("{} is not supported{}{}", name, why.empty() ? "" : ": ", why)
                   .with_param(std::string(name)));
 }
@@ -61,15 +83,20 @@ Result<std::vector<int32_t>> parse_ids(const OrderedJson& list,
   return ids;
 }
 
-void read_logit_bias(FieldReader& fields, SamplingParams& sampling) {
+void read_logit_bias(FieldReader& fields, SamplingParams& sampling, int32_t vocab_size) {
   const OrderedJson* bias = fields.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object()) return fields.fail_type("logit_bias", "an object of token id to number");
-  for (const auto& [key, value] : bias->items()) {
+  for (const auto& [key, value] : bias->get_ref<const OrderedJson::object_t&>()) {
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || !value.is_number()) {
+    // "01" and "-0" would name a token a second time.
+    const bool canonical = error == std::errc() && std::to_string(id) == key;
+    if (!canonical || !value.is_number()) {
       return fields.fail_type("logit_bias", "an object of token id to number");
+    }
+    if (id < 0 || id >= vocab_size) {
+      return fields.fail(out_of_vocabulary("logit_bias", vocab_size));
     }
     sampling.logit_bias.emplace_back(id, static_cast<float>(value.get<double>()));
   }
@@ -89,11 +116,37 @@ void read_stop(FieldReader& fields, std::vector<std::string>& stop) {
     stop.push_back(text);
   };
   if (!value->is_array()) return add(*value);
-  for (const OrderedJson& item : *value) add(item);
-  if (stop.size() > kMaxStopStrings) {
-    fields.fail(invalid_argument("stop: at most {} stop strings are possible", kMaxStopStrings)
-                    .with_param("stop"));
+  if (value->size() > kMaxStopStrings) {
+    return fields.fail(
+        invalid_argument("stop: at most {} stop strings are possible", kMaxStopStrings)
+            .with_param("stop"));
   }
+  for (const OrderedJson& item : *value) add(item);
+}
+
+void read_stop_tokens(FieldReader& fields, SamplingParams& sampling, int32_t vocab_size) {
+  const OrderedJson* list = fields.find("stop_token_ids");
+  if (list == nullptr) return;
+  if (!list->is_array()) return fields.fail_type("stop_token_ids", "a list of token ids");
+  auto parsed = parse_ids(*list, "stop_token_ids", vocab_size);
+  if (!parsed.ok()) return fields.fail(parsed.status());
+  std::vector<int32_t>& ids = *parsed;
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  if (ids.size() > kMaxStopTokens) {
+    return fields.fail(
+        invalid_argument("stop_token_ids: at most {} ids are possible", kMaxStopTokens)
+            .with_param("stop_token_ids"));
+  }
+  ids.shrink_to_fit();
+  sampling.stop_token_ids = std::move(ids);
+}
+
+void read_cache_salt(FieldReader& fields, GenerationParams& params) {
+  fields.read("cache_salt", params.cache_salt);
+  if (params.cache_salt.size() <= kMaxSaltBytes) return;
+  fields.fail(invalid_argument("cache_salt must have at most {} bytes", kMaxSaltBytes)
+                  .with_param("cache_salt"));
 }
 
 void read_max_tokens(FieldReader& fields, GenerationParams& params) {
@@ -118,6 +171,7 @@ void read_stream(FieldReader& fields, StreamParams& stream) {
   FieldReader inner(*options);
   inner.read("include_usage", stream.include_usage);
   inner.read("continuous_usage_stats", stream.continuous_usage);
+  stream.continuous_usage = stream.continuous_usage && stream.include_usage;
   if (inner.ok()) return;
   Status status = inner.status();
   fields.fail(status.with_param("stream_options." + status.param()));
@@ -159,19 +213,11 @@ void read_generation_params(FieldReader& fields, GenerationParams& params, int32
   fields.read("repetition_penalty", sampling.repetition_penalty);
   fields.read("presence_penalty", sampling.presence_penalty);
   fields.read("frequency_penalty", sampling.frequency_penalty);
-  read_logit_bias(fields, sampling);
+  read_logit_bias(fields, sampling, vocab_size);
   fields.read("seed", sampling.seed);
   fields.read("min_tokens", sampling.min_tokens);
   fields.read("ignore_eos", sampling.ignore_eos);
-  if (const OrderedJson* ids = fields.find("stop_token_ids")) {
-    if (!ids->is_array()) {
-      fields.fail_type("stop_token_ids", "a list of token ids");
-    } else if (auto parsed = parse_ids(*ids, "stop_token_ids", vocab_size); parsed.ok()) {
-      sampling.stop_token_ids = std::move(*parsed);
-    } else {
-      fields.fail(parsed.status());
-    }
-  }
+  read_stop_tokens(fields, sampling, vocab_size);
   fields.read("prompt_logprobs", sampling.prompt_logprobs);
   params.return_prompt_logprobs = sampling.prompt_logprobs.has_value();
   read_max_tokens(fields, params);
@@ -184,10 +230,16 @@ void read_generation_params(FieldReader& fields, GenerationParams& params, int32
   fields.read("include_stop_str_in_output", params.include_stop_string);
   fields.read("skip_special_tokens", params.skip_special_tokens);
   fields.read("priority", params.priority);
-  fields.read("cache_salt", params.cache_salt);
+  read_cache_salt(fields, params);
   fields.read("return_token_ids", params.return_token_ids);
   fields.read("return_tokens_as_token_ids", params.return_tokens_as_token_ids);
   for (const std::string_view name : kUnsupportedFields) refuse(fields, name, "");
+  bool spaces = true;
+  fields.read("spaces_between_special_tokens", spaces);
+  if (!spaces) {
+    fields.fail(unsupported("spaces_between_special_tokens: only true is supported")
+                    .with_param("spaces_between_special_tokens"));
+  }
   read_response_format(fields);
 }
 
@@ -195,6 +247,31 @@ void read_generation_params(FieldReader& fields, GenerationParams& params, int32
 Status check_ranges(GenerationParams& params, int32_t vocab_size) {
   params.sampling.max_tokens = params.max_tokens.value_or(std::numeric_limits<int32_t>::max());
   return params.sampling.validate(vocab_size);
+}
+
+// What a request may ask for times the number of its choices.
+Status check_choices(const GenerationParams& params, size_t prompts, const RequestLimits& limits) {
+  const size_t choices = prompts * static_cast<size_t>(params.n);
+  if (choices > static_cast<size_t>(limits.max_choices)) {
+    return invalid_argument(
+               "{} prompts with n = {} are more than the {} choices a request may ask for", prompts,
+               params.n, limits.max_choices)
+        .with_param(prompts > 1 ? "prompt" : "n");
+  }
+  const auto& bias = params.sampling.logit_bias;
+  if (bias.size() * sizeof(bias[0]) * choices > kMaxCopiedBytes) {
+    return invalid_argument("logit_bias: {} entries are too many for {} choices", bias.size(),
+                            choices)
+        .with_param("logit_bias");
+  }
+  size_t stop_bytes = 0;
+  for (const std::string& stop : params.stop) stop_bytes += stop.size();
+  if (stop_bytes * kMatcherBytes * choices > kMaxCopiedBytes) {
+    return invalid_argument("stop: strings of {} bytes are too many for {} choices", stop_bytes,
+                            choices)
+        .with_param("stop");
+  }
+  return ok_status();
 }
 
 Status check_object(const OrderedJson& body) {
@@ -250,6 +327,20 @@ Result<std::string> join_parts(const OrderedJson& parts, const std::string& wher
   return joined;
 }
 
+// Clients send the arguments of a call as JSON text; templates expect the object.
+void parse_call_arguments(OrderedJson& calls) {
+  if (!calls.is_array()) return;
+  for (OrderedJson& call : calls) {
+    if (!call.is_object() || !call.contains("function")) continue;
+    OrderedJson& function = call["function"];
+    if (!function.is_object() || !function.contains("arguments")) continue;
+    OrderedJson& arguments = function["arguments"];
+    if (!arguments.is_string()) continue;
+    auto parsed = parse_json(arguments.get_ref<const std::string&>(), {});
+    if (parsed.ok() && parsed->is_object()) arguments = std::move(*parsed);
+  }
+}
+
 Status normalise_message(OrderedJson& message, size_t index) {
   const std::string where = fmt::format("messages[{}]", index);
   if (!message.is_object())
@@ -261,9 +352,10 @@ Status normalise_message(OrderedJson& message, size_t index) {
     return invalid_argument("{}.role must be one of {}", where, fmt::join(kRoles, ", "))
         .with_param(where + ".role");
   }
+  const auto calls = message.find("tool_calls");
+  if (calls != message.end() && *role == "assistant") parse_call_arguments(*calls);
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) {
-    const auto calls = message.find("tool_calls");
     const bool calls_tools = calls != message.end() && calls->is_array() && !calls->empty();
     if (*role == "assistant" && calls_tools) return ok_status();
     return invalid_argument("{}.content is missing", where).with_param(where + ".content");
@@ -291,10 +383,11 @@ Result<ChatInput> parse_chat_input(FieldReader& fields) {
   }
   refuse(fields, "tools", "tools follow in a later version");
   refuse(fields, "functions", "tools follow in a later version");
-  if (const OrderedJson* choice = fields.find("tool_choice");
-      choice != nullptr && *choice != "none" && *choice != "auto") {
-    fields.fail(unsupported("tool_choice is not supported: tools follow in a later version")
-                    .with_param("tool_choice"));
+  for (const char* name : {"tool_choice", "function_call"}) {
+    const OrderedJson* choice = fields.find(name);
+    if (choice == nullptr || *choice == "none" || *choice == "auto") continue;
+    fields.fail(
+        unsupported("{} is not supported: tools follow in a later version", name).with_param(name));
   }
   if (const OrderedJson* documents = fields.find("documents")) {
     if (!documents->is_array()) fields.fail_type("documents", "a list");
@@ -342,13 +435,7 @@ Result<CompletionRequest> parse_completion_request(const OrderedJson& body,
   }
   TENON_RETURN_IF_ERROR(check_ranges(params, limits.vocab_size));
   TENON_ASSIGN_OR_RETURN(request.prompts, parse_prompts(fields.find("prompt"), limits.vocab_size));
-  if (request.prompts.size() * static_cast<size_t>(params.n) >
-      static_cast<size_t>(limits.max_choices)) {
-    return invalid_argument(
-               "{} prompts with n = {} are more than the {} choices a request may ask for",
-               request.prompts.size(), params.n, limits.max_choices)
-        .with_param("prompt");
-  }
+  TENON_RETURN_IF_ERROR(check_choices(params, request.prompts.size(), limits));
   return request;
 }
 
@@ -376,6 +463,8 @@ Result<ChatRequest> parse_chat_request(const OrderedJson& body, const RequestLim
     return invalid_argument("max_tokens must be at least 1").with_param("max_tokens");
   }
   TENON_RETURN_IF_ERROR(check_ranges(params, limits.vocab_size));
+  TENON_RETURN_IF_ERROR(check_choices(params, 1, limits));
+  refuse(fields, "echo", "use completions");
   TENON_ASSIGN_OR_RETURN(request.input, parse_chat_input(fields));
   return request;
 }

@@ -1,9 +1,8 @@
 // Requests of the OpenAI API (with vLLM's extensions) as plain, validated structs.
 //
 // Parsing:       unknown fields are accepted and ignored; a field that is known, would change the
-// answer and is not
-//                supported is refused. Errors are kInvalidArgument or kUnsupported with param()
-//                set.
+//                answer and is not supported is refused. Errors are kInvalidArgument or
+//                kUnsupported with param() set.
 // Thread safety: plain data and pure functions.
 #pragma once
 

@@ -1,7 +1,8 @@
 // The model behind the server, and how its prompts are made.
 //
 // Ownership:     a ServedModel is built once by Server::attach() and then shared, immutable; the
-// Engine is borrowed. Thread safety: immutable; every function may be called from any thread.
+//                Engine is borrowed.
+// Thread safety: immutable; every function may be called from any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,10 @@
 // The HTTP server: OpenAI-compatible endpoints in front of an Engine.
 //
 // Purpose:       start() binds at once and answers /health with 503 and the loading progress;
-// attach() makes it
-//                ready; begin_drain() refuses new requests and lets the running ones end; stop()
-//                ends the rest.
+//                attach() makes it ready; begin_drain() refuses new requests and lets the running
+//                ones end; stop() ends the rest.
 // Ownership:     owns its I/O and worker threads and all connections. The Engine given to attach()
-// is borrowed: it
-//                must outlive stop() (the destructor calls stop()).
+//                is borrowed: it must outlive stop() (the destructor calls stop()).
 // Thread safety: every member may be called from any thread. stop() blocks, the others do not.
 #pragma once
 
@@ -26,10 +24,14 @@ struct ServerLimits {
   size_t max_body_bytes = size_t{16} << 20;    // a larger request body is refused with 413
   size_t max_header_bytes = size_t{64} << 10;  // 431
   int32_t max_json_depth = 128;
-  int32_t max_choices = 1024;       // prompts x n of one request
-  int32_t max_connections = 16384;  // also kept below the limit on open files
-  size_t max_unsent_bytes = size_t{4}
-                            << 20;  // answer bytes waiting for a slow reader; more ends the request
+  // Prompts x n of one request. Not above the engine's queue, or they could never be accepted.
+  int32_t max_choices = 1024;
+  size_t max_tokenize_bytes = size_t{4} << 20;  // of a text for /tokenize
+  int32_t max_connections = 16384;              // also kept below the limit on open files
+  // Answer bytes that may wait for a slow reader. A request with more is ended, unless they have
+  // waited for less than slow_reader_time: they may have been produced at once.
+  size_t max_unsent_bytes = size_t{4} << 20;
+  double slow_reader_time = 1;                   // seconds
   size_t send_buffer_bytes = size_t{256} << 10;  // the kernel's share of the same, per connection
   double header_timeout = 30;                    // seconds for a complete request head
   double body_timeout = 30;        // seconds for each 64 KiB of a request body, or its end

@@ -8,14 +8,21 @@ Status check_optional_model(const ServedModel& model, const std::string& name) {
   return name.empty() ? ok_status() : check_model_name(model, name);
 }
 
-Result<std::vector<int32_t>> encode(const ServedModel& model, const TokenizeRequest& request) {
+Result<std::vector<int32_t>> encode(const ServedModel& model,
+                                    const TokenizeRequest& request,
+                                    size_t max_bytes) {
   if (const auto* chat = std::get_if<ChatInput>(&request.input)) {
     TENON_ASSIGN_OR_RETURN(Prompt prompt, make_chat_prompt(model, *chat));
     return std::move(prompt.ids);
   }
-  return model.tokenizer->encode(std::get<std::string>(request.input),
-                                 EncodeOptions{.add_special = request.add_special_tokens,
-                                               .parse_special = request.parse_special});
+  const std::string& text = std::get<std::string>(request.input);
+  if (text.size() > max_bytes) {
+    return invalid_argument("prompt: a text to tokenise may have {} bytes, this one has {}",
+                            max_bytes, text.size())
+        .with_param("prompt");
+  }
+  return model.tokenizer->encode(text, EncodeOptions{.add_special = request.add_special_tokens,
+                                                     .parse_special = request.parse_special});
 }
 
 }  // namespace
@@ -25,7 +32,8 @@ Result<OrderedJson> handle_tokenize(const ApiContext& context, const HttpRequest
   TENON_ASSIGN_OR_RETURN(const TokenizeRequest request, parse_tokenize_request(body));
   const ServedModel& model = context.model();
   TENON_RETURN_IF_ERROR(check_optional_model(model, request.model));
-  TENON_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, encode(model, request));
+  TENON_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                         encode(model, request, context.limits.max_tokenize_bytes));
   OrderedJson strings;
   if (request.return_token_strings) {
     strings = OrderedJson::array();

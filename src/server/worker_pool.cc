@@ -1,6 +1,9 @@
 #include "server/worker_pool.h"
 
 #include <algorithm>
+#include <exception>
+
+#include "base/log.h"
 
 namespace tenon {
 
@@ -43,7 +46,11 @@ void WorkerPool::run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task();
+    try {
+      task();
+    } catch (const std::exception& e) {
+      log_error("worker: {}", e.what());
+    }
   }
 }
 

@@ -21,7 +21,7 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // False when too many tasks wait or the pool has stopped. `task` must not throw.
+  // False when too many tasks wait or the pool has stopped. What `task` throws is logged.
   [[nodiscard]] bool submit(std::function<void()> task);
   void stop();
 

@@ -99,8 +99,8 @@ Status Regex::find_all(std::string_view subject,
                                   PCRE2_NO_UTF_CHECK, state.data, state.context);
     if (count == PCRE2_ERROR_NOMATCH) break;
     if (count < 0) {
-      return resource_exhausted("the tokenizer's regular expression '{}' gave up on this text: {}",
-                                source_, error_text(count));
+      return invalid_argument("the tokenizer's regular expression '{}' gave up on this text: {}",
+                              source_, error_text(count));
     }
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(state.data);
     const TextRange match{ends[0], ends[1]};

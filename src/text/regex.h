@@ -43,7 +43,7 @@ class Regex {
   };
 
   // Replaces `matches` by all matches in `subject`, in order, not overlapping. Requires: valid
-  // UTF-8. Errors: kResourceExhausted when a match needs more than a fixed amount of work or
+  // UTF-8. Errors: kInvalidArgument when a match needs more than a fixed amount of work or
   // memory.
   Status find_all(std::string_view subject,
                   Matcher& matcher,

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "text/jinja/unicode.h"
+#include "text/keyed_hash.h"
 
 namespace tenon::jinja {
 namespace {
@@ -312,7 +313,7 @@ size_t hash_key(const Value& value) {
     return std::hash<int64_t>()(static_cast<int64_t>(integer));
   }
   if (value.kind() == Kind::kFloat) return std::hash<double>()(value.as_real());
-  if (value.is_string()) return std::hash<std::string_view>()(value.as_text().view());
+  if (value.is_string()) return KeyedHash()(value.as_text().view());
   if (!value.is_tuple()) return static_cast<size_t>(value.kind());
   size_t hash = 0x9E3779B97F4A7C15ULL;
   for (const Value& item : value.as_sequence()->items) hash = hash * 31 + hash_key(item);

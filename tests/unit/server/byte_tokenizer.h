@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,8 @@ namespace tenon::testing {
 class ByteTokenizer final : public Tokenizer {
  public:
   static constexpr int32_t kBos = 256, kStart = 257, kEnd = 258;
+  std::atomic<int32_t> failing{-1};  // token_bytes() of this one throws
+
   explicit ByteTokenizer(bool adds_bos = false) : adds_bos_(adds_bos) {
     for (int i = 0; i < 256; ++i) texts_.push_back(std::string(1, static_cast<char>(i)));
     for (const char* special : kSpecial) texts_.emplace_back(special);
@@ -36,6 +40,7 @@ class ByteTokenizer final : public Tokenizer {
     return ids;
   }
   [[nodiscard]] std::string_view token_bytes(int32_t id) const override {
+    if (id == failing.load()) throw std::runtime_error("a token without bytes");
     return texts_[static_cast<size_t>(id)];
   }
   [[nodiscard]] std::string_view token_text(int32_t id) const override {

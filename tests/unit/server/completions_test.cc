@@ -1,5 +1,7 @@
 // POST /v1/completions through the whole server over a scripted engine. API-02, API-04, API-05,
 // API-07, TOK-04.
+#include <map>
+
 #include "tests/unit/server/server_fixture.h"
 
 namespace tenon::testing {
@@ -70,9 +72,19 @@ TEST_F(CompletionsTest, StreamOptions) {
   EXPECT_EQ(events.back()["usage"]["completion_tokens"], 3);
   request["stream_options"] = {{"continuous_usage_stats", true}};
   events = http_stream(port, "/v1/completions", request);
-  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 3);
-  EXPECT_EQ(events.front()["usage"]["prompt_tokens"], 1);
-  EXPECT_EQ(events.back()["choices"].size(), 1U);
+  for (const json& event : events) EXPECT_FALSE(event.contains("usage"));
+  // Each event has the counts of its own choice, the last one those of the request.
+  request["stream_options"]["include_usage"] = true;
+  request["n"] = 2;
+  events = http_stream(port, "/v1/completions", request);
+  std::map<int, int> last;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json& usage = events[i].at("usage");
+    EXPECT_EQ(usage["prompt_tokens"], 1);
+    last[events[i]["choices"][0]["index"]] = usage["completion_tokens"];
+  }
+  EXPECT_EQ(last, (std::map<int, int>{{0, 3}, {1, 3}}));
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 6);
 }
 
 TEST_F(CompletionsTest, Api05ListsOfPromptsAndNGiveIndexedChoices) {
@@ -346,6 +358,31 @@ TEST_F(CompletionsTest, EngineErrors) {
   EXPECT_EQ(client.read_head().status, 200);
   const auto events = stream_events(client);
   EXPECT_EQ(events.back()["error"]["message"], "broken");
+  expect_healthy();
+}
+
+TEST_F(CompletionsTest, ExceptionsEndTheRequestAlone) {
+  start_ready();
+  // Where choices are submitted: those that were are taken back.
+  engine.hold();
+  engine.throw_at(2);
+  expect_error(completion({{"prompt", "x"}, {"n", 3}}), 500);
+  expect_healthy();
+  engine.throw_at(1000);
+  engine.release();
+  // Where text is made, on an I/O thread.
+  tokenizer->failing = 'b';
+  expect_error(completion({{"prompt", "x"}, {"stop", "zz"}}), 500);
+  HttpClient client(port);
+  client.send(
+      HttpClient::format("POST", "/v1/completions", R"({"model":"m","prompt":"x","stream":true})"));
+  EXPECT_EQ(client.read_head().status, 200);
+  EXPECT_EQ(stream_events(client).back()["error"]["type"], "server_error");
+  // Where a long answer is written, on a worker thread: the alternatives of 'a' have a 'c'.
+  tokenizer->failing = 'c';
+  expect_error(completion({{"prompt", "x"}, {"max_tokens", 1}, {"logprobs", 3}}), 500);
+  tokenizer->failing = -1;
+  EXPECT_EQ(completion({{"prompt", "x"}}).status, 200);
   expect_healthy();
 }
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
+#include <new>
 #include <set>
 #include <thread>
 #include <utility>
@@ -58,6 +59,8 @@ class FakeEngine final : public Engine {
     held_.store(false);
     wake_.notify_all();
   }
+  // submit() throws once that many requests are running.
+  void throw_at(size_t count) { throw_at_ = count; }
   void die() { healthy_.store(false); }
   void fail_next(Status status) {
     std::lock_guard lock(mutex_);
@@ -67,6 +70,7 @@ class FakeEngine final : public Engine {
   Result<RequestId> submit(GenerationRequest request, OutputCallback on_output) override {
     TENON_RETURN_IF_ERROR(request.sampling.validate(kVocabSize));
     std::lock_guard lock(mutex_);
+    if (requests_.size() >= throw_at_) throw std::bad_alloc();
     if (requests_.size() >= max_queue_) return resource_exhausted("the queue is full");
     seen_.push_back(request);
     requests_.push_back({++last_id_, std::move(request), std::move(on_output), 0});
@@ -196,6 +200,7 @@ class FakeEngine final : public Engine {
   std::atomic<bool> held_{false};
   std::atomic<bool> healthy_{true};
   size_t max_queue_ = 4096;
+  size_t throw_at_ = 1 << 20;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::list<Running> requests_;

@@ -246,27 +246,77 @@ TEST_F(HttpServerTest, NoticesClientsThatGoAwayStreamedOrNot) {
 }
 
 TEST_F(HttpServerTest, Rob05CutsOffReadersThatNeverRead) {
-  limits.write_timeout = 0.3;
   limits.max_unsent_bytes = 1 << 20;
+  limits.slow_reader_time = 0.1;
+  limits.send_buffer_bytes = 16 << 10;
+  start();  // with a write time-out of 30 s
+  HttpClient client(port, 4096);
+  client.send(HttpClient::format("GET", "/stream"));
+  const auto exchange = held_exchange();
+  const std::string piece(256 << 10, 'x');
+  int written = 0;
+  EXPECT_TRUE(eventually(
+      [&] {
+        exchange->write(piece);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        return ++written >= 5 && gone.load() == 1;
+      },
+      2));
+  EXPECT_TRUE(eventually([this] { return server->connections() == 0; }, 1));
+}
+
+TEST_F(HttpServerTest, Rob05CutsOffReadersThatStop) {
+  limits.write_timeout = 0.3;
   limits.send_buffer_bytes = 16 << 10;
   start();
-  {  // too much is waiting
-    HttpClient client(port, 4096);
-    client.send(HttpClient::format("GET", "/stream"));
-    const auto exchange = held_exchange();
-    const std::string piece(64 << 10, 'x');
-    for (int i = 0; i < 40; ++i) exchange->write(piece);
-    EXPECT_TRUE(eventually([this] { return gone.load() == 1; }, 1));
-    EXPECT_TRUE(eventually([this] { return server->connections() == 0; }, 2));
-    held.clear();
-  }
-  {  // little is waiting, but for too long
-    HttpClient client(port, 4096);
-    client.send(HttpClient::format("GET", "/stream"));
-    held_exchange()->write(std::string(200 << 10, 'x'));
-    EXPECT_TRUE(eventually([this] { return gone.load() == 2; }, 3));
-    EXPECT_TRUE(eventually([this] { return server->connections() == 0; }, 2));
-  }
+  HttpClient client(port, 4096);
+  client.send(HttpClient::format("GET", "/stream"));
+  held_exchange()->write(std::string(200 << 10, 'x'));
+  EXPECT_TRUE(eventually([this] { return gone.load() == 1; }, 3));
+  EXPECT_TRUE(eventually([this] { return server->connections() == 0; }, 2));
+}
+
+TEST_F(HttpServerTest, LargePiecesReachAClientThatReads) {
+  limits.max_unsent_bytes = 1 << 20;
+  start();
+  HttpClient client(port);
+  client.send(HttpClient::format("GET", "/stream"));
+  client.read_head();
+  const auto exchange = held_exchange();
+  for (int i = 0; i < 3; ++i) exchange->write(std::string(3 << 20, 'x'));
+  exchange->end_stream();
+  size_t received = 0;
+  while (const auto piece = client.read_chunk()) received += piece->size();
+  EXPECT_EQ(received, size_t{9} << 20);
+  EXPECT_EQ(gone.load(), 0);
+}
+
+TEST_F(HttpServerTest, Rob05ClosesClientsThatSendTooFarAhead) {
+  start();
+  HttpClient client(port);
+  client.send(HttpClient::format("GET", "/hold"));
+  ASSERT_TRUE(eventually([this] { return handled.load() == 1; }));
+  client.send(std::string(100 << 10, 'x'));
+  EXPECT_TRUE(eventually([this] { return gone.load() == 1; }, 2));
+  EXPECT_TRUE(client.closed_within(2));
+}
+
+TEST_F(HttpServerTest, ATaskThatThrowsEndsItsExchangeAlone) {
+  start();
+  HttpClient client(port);
+  client.send(HttpClient::format("GET", "/hold"));
+  held_exchange()->post([] { throw std::runtime_error("broken"); });
+  EXPECT_TRUE(eventually([this] { return gone.load() == 1; }, 2));
+  EXPECT_TRUE(client.closed_within(2));
+  EXPECT_EQ(http_get(port, "/echo").status, 200);
+}
+
+TEST_F(HttpServerTest, NamesWithSeveralAddresses) {
+  HttpServer::Config config;
+  config.host = "localhost";
+  const auto named =
+      HttpServer::start(std::move(config), [](HttpRequest, std::shared_ptr<HttpExchange>) {});
+  EXPECT_TRUE(named.ok()) << named.status().message();
 }
 
 TEST_F(HttpServerTest, Rob05IdleConnectionsMakeRoomWhenTheLimitIsReached) {

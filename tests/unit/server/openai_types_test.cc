@@ -141,6 +141,11 @@ TEST(OpenAiTypes, Api09SamplingRanges) {
       {R"("logit_bias":{"5 ":1})", "logit_bias"},
       {R"("logit_bias":{"4294967301":1})", "logit_bias"},
       {R"("logit_bias":[5])", "logit_bias"},
+      {R"("logit_bias":{"05":1})", "logit_bias"},
+      {R"("logit_bias":{"-0":1})", "logit_bias"},
+      {R"("logit_bias":{"0":1})", ""},
+      {R"("cache_salt":")" + std::string(256, 's') + "\"", ""},
+      {R"("cache_salt":")" + std::string(257, 's') + "\"", "cache_salt"},
       {R"("stop":"a")", ""},
       {R"("stop":["a","b"])", ""},
       {R"("stop":null)", ""},
@@ -241,10 +246,75 @@ TEST(OpenAiTypes, UnsupportedFieldsAreRefusedUnlessTheyChangeNothing) {
        {R"("user":"me","metadata":{"a":[1]},"store":true,"no_such_field":{"x":[[]]})", ""},
        {R"("continue_final_message":true)", ""},
        {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
+       {R"("echo":true)", "echo"},
+       {R"("echo":false)", ""},
+       {R"("function_call":{"name":"f"})", "function_call"},
+       {R"("function_call":"none")", ""},
+       {R"("json_schema":{"type":"object"})", "json_schema"},
+       {R"("regex":"a+")", "regex"},
+       {R"("ebnf":"root ::= x")", "ebnf"},
+       {R"("grammar":"root ::= x")", "grammar"},
+       {R"("spaces_between_special_tokens":false)", "spaces_between_special_tokens"},
+       {R"("spaces_between_special_tokens":true)", ""},
+       {R"("thinking_token_budget":0)", "thinking_token_budget"},
+       {R"("truncation_side":"left")", "truncation_side"},
+       {R"("length_penalty":2)", "length_penalty"},
+       {R"("length_penalty":1.0)", ""},
+       {R"("repetition_detection":{"max_pattern_size":3})", "repetition_detection"},
+       {R"("regex":null,"grammar":"","length_penalty":null)", ""},
        {R"("chat_template_kwargs":[])", "chat_template_kwargs"}},
       "", chat);
   check_rows({{R"("suffix":"x")", "suffix"}, {R"("suffix":"")", ""}, {R"("suffix":null)", ""}},
              R"("prompt":"x",)", completion);
+}
+
+// "[0,1,...]" or "{"0":1,...}" with `count` entries.
+std::string many(int count, bool object) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    const std::string id = std::to_string(i);
+    text += (i == 0 ? "" : ",") + (object ? "\"" + id + "\":1" : id);
+  }
+  return object ? "{" + text + "}" : "[" + text + "]";
+}
+
+// Every choice has copies of these: a small body must not become gigabytes.
+TEST(OpenAiTypes, Rob04WhatIsCopiedForEveryChoiceIsBounded) {
+  const auto parse = [](const std::string& fields, int n) {
+    const auto body = parse_json(
+        R"({"model":"m","prompt":"x","n":)" + std::to_string(n) + "," + fields + "}", {});
+    return parse_completion_request(*body, {.vocab_size = 100'000, .max_choices = 1024});
+  };
+  const auto repeated = parse(R"("stop_token_ids":[7,5,7,7,5])", 1);
+  EXPECT_EQ(repeated->params.sampling.stop_token_ids, (std::vector<int32_t>{5, 7}));
+  EXPECT_TRUE(parse(R"("stop_token_ids":)" + many(1024, false), 128).ok());
+  EXPECT_EQ(parse(R"("stop_token_ids":)" + many(1025, false), 1).status().param(),
+            "stop_token_ids");
+  const std::string biases = R"("logit_bias":)" + many(100'000, true);
+  EXPECT_TRUE(parse(biases, 1).ok());
+  EXPECT_EQ(parse(biases, 128).status().param(), "logit_bias");
+  std::string stops = R"("stop":[")" + std::string(4096, 'a') + "\"";
+  for (int i = 1; i < 64; ++i) stops += ",\"" + std::string(4096, 'a') + "\"";
+  EXPECT_TRUE(parse(stops + "]", 4).ok());
+  EXPECT_EQ(parse(stops + "]", 128).status().param(), "stop");
+}
+
+TEST(OpenAiTypes, ChoicesAreLimitedInChatToo) {
+  check_rows({{R"("n":100)", ""}, {R"("n":101)", "n"}}, "", chat);
+}
+
+TEST(OpenAiTypes, ArgumentsOfToolCallsBecomeObjects) {
+  const auto arguments = [](const std::string& text) {
+    const auto request = chat(
+        R"("messages":[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":)" +
+        text + "}}]}]");
+    EXPECT_TRUE(request.ok()) << request.status().message();
+    return dump_json(request->input.messages[0]["tool_calls"][0]["function"]["arguments"]);
+  };
+  EXPECT_EQ(arguments(R"("{\"a\": [1]}")"), R"({"a":[1]})");
+  EXPECT_EQ(arguments(R"({"a":1})"), R"({"a":1})");
+  EXPECT_EQ(arguments(R"("{\"a\": ")"), R"("{\"a\": ")");
+  EXPECT_EQ(arguments(R"("7")"), R"("7")");
 }
 
 TEST(OpenAiTypes, Api07BodiesThatAreNoRequests) {

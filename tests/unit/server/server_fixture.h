@@ -28,7 +28,8 @@ class ServerTest : public ::testing::Test {
   }
   void attach(bool adds_bos = false, const std::string& model_template = {}) {
     TextAssets assets;
-    assets.tokenizer = std::make_shared<ByteTokenizer>(adds_bos);
+    tokenizer = std::make_shared<ByteTokenizer>(adds_bos);
+    assets.tokenizer = tokenizer;
     assets.chat_template = model_template;
     const Status status = server->attach(&engine, assets);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -63,7 +64,8 @@ class ServerTest : public ::testing::Test {
 
   ServerConfig config;
   FakeEngine engine;
-  std::unique_ptr<Server> server;  // ends before the engine
+  std::shared_ptr<ByteTokenizer> tokenizer;  // after attach()
+  std::unique_ptr<Server> server;            // ends before the engine
   uint16_t port = 0;
 };
 
