@@ -84,9 +84,7 @@ class Conversation {
 int chat_command(const ChatOptions& options) {
   auto session = Session::load(options.engine);
   if (!session.ok()) return fail(session.status());
-  if (session->chat_template == nullptr) {
-    return fail(unsupported("the model has no chat template; use `tenon run --raw`"));
-  }
+  if (const Status status = session->chat_template.status(); !status.ok()) return fail(status);
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   const ModelInfo& info = session->engine->model_info();
   if (terminal) {

@@ -26,8 +26,11 @@ int run_command(const RunOptions& options) {
   auto session = Session::load(options.engine);
   if (!session.ok()) return fail(session.status());
   Result<std::vector<int32_t>> ids = [&]() -> Result<std::vector<int32_t>> {
-    if (options.raw || session->chat_template == nullptr)
+    // A base model has no chat template, and a prompt alone needs none.
+    const bool base_model = session->chat_template.status().code() == StatusCode::kNotFound;
+    if (options.raw || (base_model && options.system.empty())) {
       return session->text.tokenizer->encode(prompt);
+    }
     nlohmann::ordered_json messages = nlohmann::ordered_json::array();
     if (!options.system.empty())
       messages.push_back({{"role", "system"}, {"content", options.system}});

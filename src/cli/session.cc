@@ -11,21 +11,9 @@
 
 #include "base/bounded_queue.h"
 #include "base/clock.h"
+#include "text/chat_prompt.h"
 
 namespace tenon::cli {
-namespace {
-
-// Text assets load beside the weights: both take tens of milliseconds and neither needs the other.
-Result<std::shared_ptr<const ChatTemplate>> parse_template(const TextAssets& text) {
-  std::string_view source = text.chat_template;
-  if (source.empty()) {
-    if (!text.tokenizer->find_token("<|im_start|>")) return std::shared_ptr<const ChatTemplate>();
-    source = chatml_template();
-  }
-  return ChatTemplate::parse(source);
-}
-
-}  // namespace
 
 std::string default_model_path() {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
@@ -56,6 +44,8 @@ LoadProgress terminal_progress() {
 }
 
 Result<Session> Session::load(const EngineConfig& config) {
+  // Text assets load beside the weights: both take tens of milliseconds and neither needs the
+  // other.
   auto text = std::async(std::launch::async, [&] { return load_text_assets(config.model); });
   auto engine = Engine::create(config, terminal_progress());
   auto assets = text.get();
@@ -64,23 +54,16 @@ Result<Session> Session::load(const EngineConfig& config) {
   Session session;
   session.engine = std::move(*engine);
   session.text = std::move(*assets);
-  TENON_ASSIGN_OR_RETURN(session.chat_template, parse_template(session.text));
+  session.chat_template = choose_chat_template(session.text);
   return session;
 }
 
 Result<std::vector<int32_t>> Session::encode_chat(const nlohmann::ordered_json& messages) const {
-  if (chat_template == nullptr) {
-    return unsupported("the model has no chat template; use `tenon run --raw`");
-  }
-  const auto token_text = [&](std::optional<int32_t> id) {
-    return id ? std::string(text.tokenizer->token_text(*id)) : std::string();
-  };
-  ChatTemplateOptions options;
-  options.bos_token = token_text(text.tokenizer->bos_id());
-  options.eos_token = token_text(text.tokenizer->eos_id());
+  TENON_RETURN_IF_ERROR(chat_template.status());
+  const ChatTemplateOptions options = chat_template_options(*text.tokenizer);
   TENON_ASSIGN_OR_RETURN(
       const RenderedPrompt prompt,
-      chat_template->render(messages, nullptr, nlohmann::ordered_json::object(), options));
+      (*chat_template)->render(messages, nullptr, nlohmann::ordered_json::object(), options));
   EncodeOptions encode;
   encode.add_special = false;  // the template prints BOS itself where the model wants one
   encode.untrusted = prompt.untrusted;

@@ -20,7 +20,8 @@ namespace tenon::cli {
 struct Session {
   std::unique_ptr<Engine> engine;
   TextAssets text;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: the model has none
+  // An error says why there is none; it matters only when a chat is wanted.
+  Result<std::shared_ptr<const ChatTemplate>> chat_template = std::shared_ptr<const ChatTemplate>();
 
   // Loads the model with a progress bar on stderr when that is a terminal.
   static Result<Session> load(const EngineConfig& config);
