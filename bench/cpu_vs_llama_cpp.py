@@ -24,7 +24,8 @@ def run_json(command, env=None):
 
 
 def probe(args):
-    return run_json([args.tenon, "bench", "probe", "--threads", str(args.threads), "--json"])["read_bytes_per_second"]
+    result = run_json([args.tenon, "bench", "probe", "--threads", str(args.threads), "--json"])
+    return result["read_bytes_per_second"], result["fma_flops_per_second"]
 
 
 def tenon_single(args):
@@ -83,11 +84,14 @@ def main():
         entry["after"] = probe(args)
         rounds.append(entry)
 
-    bandwidth = [(r["before"] + r["after"]) / 2 for r in rounds]
+    bandwidth = [(r["before"][0] + r["after"][0]) / 2 for r in rounds]
+    fma = [(r["before"][1] + r["after"][1]) / 2 for r in rounds]
     limit = [b / model["weight_bytes"] for b in bandwidth]  # decode reads every weight once a token
-    unsteady = sum(abs(r["before"] - r["after"]) > 0.2 * max(r["before"], r["after"]) for r in rounds)
-    ratio = {name: statistics.median(r["tenon"][name] / r["peer"][name] for r in rounds) for name in (prefill, decode)}
-    many = statistics.median(r["concurrent"] / r["peer"][decode] for r in rounds)
+    unsteady = sum(abs(r["before"][0] - r["after"][0]) > 0.2 * max(r["before"][0], r["after"][0]) for r in rounds)
+    ratios = {name: [r["tenon"][name] / r["peer"][name] for r in rounds] for name in (prefill, decode)}
+    ratio = {name: statistics.median(values) for name, values in ratios.items()}
+    many_ratios = [r["concurrent"] / r["peer"][decode] for r in rounds]
+    many = statistics.median(many_ratios)
     to_limit = statistics.median(r["tenon"][decode] / l for r, l in zip(rounds, limit))
 
     lines = [
@@ -97,17 +101,18 @@ def main():
         f"rounds, alternating; tok/s as median (min to max). Tenon: {model['isa']}, attention "
         f"{model['attention_backend']}, KV {model['kv_cache_dtype']}. llama.cpp: llama-bench, native build.",
         "",
-        "| test | Tenon | llama.cpp | ratio, median of rounds |",
-        "| --- | ---: | ---: | ---: |",
+        "| test | Tenon | llama.cpp | ratio, median of rounds | worst round |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name in (prefill, decode):
         lines.append(f"| {name} | {spread([r['tenon'][name] for r in rounds])} | "
-                     f"{spread([r['peer'][name] for r in rounds])} | {ratio[name]:.2f} |")
+                     f"{spread([r['peer'][name] for r in rounds])} | {ratio[name]:.2f} | {min(ratios[name]):.2f} |")
     lines += [
         f"| {CONCURRENT} requests at once, {DECODE} tokens each, total output | "
-        f"{spread([r['concurrent'] for r in rounds])} | single stream, as above | {many:.2f} |",
+        f"{spread([r['concurrent'] for r in rounds])} | single stream, as above | {many:.2f} | {min(many_ratios):.2f} |",
         "",
-        f"Read bandwidth of the same run: {spread([b * 1e-9 for b in bandwidth], 1)} GB/s; the weights are "
+        f"Ceilings of the same run: f32 FMA {spread([f * 1e-9 for f in fma])} GFLOP/s, read bandwidth "
+        f"{spread([b * 1e-9 for b in bandwidth], 1)} GB/s; the weights are "
         f"{model['weight_bytes'] / 1e6:.1f} MB, so the limit of decode is {spread(limit)} tok/s; "
         f"Tenon's decode reaches {to_limit:.2f} of it (median of rounds). "
         f"Rounds whose two probes differ by more than a fifth: {unsteady} of {args.rounds}.",

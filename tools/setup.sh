@@ -18,16 +18,17 @@ if [ ${#missing[@]} -gt 0 ]; then
   install="apt-get install -y --no-install-recommends ${missing[*]}"
   if [ "$(id -u)" = 0 ]; then
     sudo=
-  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-    sudo=sudo
+  elif command -v sudo >/dev/null && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
+    sudo=sudo  # on a terminal it may ask for a password
+    sudo -v || { echo "sudo was refused. Run as root: apt-get update && $install" >&2; exit 1; }
   else
-    echo "Tenon needs Debian packages that are not installed, and neither root nor sudo is available. Run:" >&2
+    echo "Tenon needs Debian packages that are not installed, and neither root nor a sudo that needs no password is available. Run as root:" >&2
     echo "  apt-get update && $install" >&2
     exit 1
   fi
   echo "Installing ${#missing[@]} Debian packages: ${missing[*]}"
   log=$(mktemp)
-  if ! { $sudo apt-get update && DEBIAN_FRONTEND=noninteractive $sudo $install; } >"$log" 2>&1; then
+  if ! { $sudo apt-get update && $sudo env DEBIAN_FRONTEND=noninteractive $install; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     echo "The installation failed; the command was: $install" >&2
     rm -f "$log"
