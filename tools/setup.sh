@@ -20,7 +20,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     sudo=
   elif command -v sudo >/dev/null && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
     sudo=sudo  # on a terminal it may ask for a password
-    sudo -v || { echo "sudo was refused. Run as root: apt-get update && $install" >&2; exit 1; }
+    sudo true || { echo "sudo was refused. Run as root: apt-get update && $install" >&2; exit 1; }
   else
     echo "Tenon needs Debian packages that are not installed, and neither root nor a sudo that needs no password is available. Run as root:" >&2
     echo "  apt-get update && $install" >&2
