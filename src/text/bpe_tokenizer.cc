@@ -260,10 +260,14 @@ Result<std::vector<int32_t>> Encoding::run(std::string_view text) {
 
 std::string Encoding::marks_of(size_t offset, size_t size) const {
   std::string marks(size, '\0');
-  for (const TextRange& range : options_.untrusted) {
-    const size_t begin = std::max(range.begin, offset);
-    const size_t end = std::min(range.end, offset + size);
-    for (size_t i = begin; i < end; ++i) marks[i - offset] = '\1';
+  const auto& ranges = options_.untrusted;
+  auto range = std::partition_point(ranges.begin(), ranges.end(),
+                                    [&](const TextRange& r) { return r.end <= offset; });
+  for (; range != ranges.end() && range->begin < offset + size; ++range) {
+    const size_t begin = std::max(range->begin, offset);
+    const size_t end = std::min(range->end, offset + size);
+    std::fill(marks.begin() + static_cast<long>(begin - offset),
+              marks.begin() + static_cast<long>(end - offset), '\1');
   }
   return marks;
 }
@@ -271,6 +275,7 @@ std::string Encoding::marks_of(size_t offset, size_t size) const {
 Status Encoding::add_gap(std::string_view text, size_t offset) {
   const bool looks_for_more = options_.parse_special && !tokenizer_.normalized_.empty();
   const bool valid = is_valid_utf8(text);
+  invalid_ = InvalidBytes();  // the block that an earlier gap used may be this one's own text
   if (valid && !looks_for_more && tokenizer_.parts_.normalizer.empty())
     return add_words(text, offset == 0);
   MarkedText marked{std::string(text), {}};

@@ -29,10 +29,15 @@ Json with_reasoning_names(const Json& message) {
   for (const char* field : kReasoningFields) {
     const auto found = message.find(field);
     if (found == message.end() || found->is_null()) continue;
+    // Appended without a look-up for each key, which would walk all earlier ones.
     Json result = Json::object();
-    result["thinking"] = *found;
-    for (const auto& [key, value] : message.items()) result[key] = value;
-    result["reasoning_content"] = *found;
+    auto& fields = result.get_ref<Json::object_t&>();
+    const auto own = message.find("thinking");
+    fields.emplace_back("thinking", own == message.end() ? *found : *own);
+    for (const auto& [key, value] : message.get_ref<const Json::object_t&>()) {
+      if (key != "thinking" && key != "reasoning_content") fields.emplace_back(key, value);
+    }
+    fields.emplace_back("reasoning_content", *found);
     return result;
   }
   return message;

@@ -24,6 +24,12 @@ TEST(Tok02ByteFallback, InvalidBytesComeBackAsTheyWere) {
   // Also where the text uses the private characters that stand for invalid bytes on the way.
   const std::string hard = "\xF4\x80\x80\x80 \xFF\xF4\x80\x84\x81\xC3";
   EXPECT_EQ(tokenizer->decode_bytes(encode(*tokenizer, hard)), hard);
+  // In a later piece of the same text too, which has no invalid bytes itself.
+  json added = tiny_byte_level();
+  added["added_tokens"] = json::array({added_token(256, "<|im_end|>", false)});
+  const auto with_added = load(added);
+  const std::string later = "\xFF<|im_end|>\xF4\x80\x81\x81";
+  EXPECT_EQ(with_added->decode_bytes(encode(*with_added, later)), later);
   const auto byte_level = load(tiny_byte_level({{"\xC3", "("}}));
   EXPECT_EQ(encode(*byte_level, invalid), (Ids{97, 256, 255}));
 }

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+
 namespace tenon {
 namespace {
 
@@ -91,6 +93,21 @@ TEST(ChatTemplate, ContinuesTheFinalMessage) {
   EXPECT_FALSE(parse("{% for m in messages %}{{ m.content[:2] }}{% endfor %}")
                    ->render(messages, {}, {}, options)
                    .ok());
+}
+
+TEST(ChatTemplate, MessagesWithManyFieldsTakeLinearTime) {
+  Json message = Json::object();
+  auto& fields = message.get_ref<Json::object_t&>();
+  fields.emplace_back("role", "user");
+  fields.emplace_back("content", "x");
+  fields.emplace_back("reasoning", "r");
+  for (int i = 0; i < 200'000; ++i) fields.emplace_back("k" + std::to_string(i), i);
+  const auto body = parse("{{ messages[0].thinking }}{{ messages[0].reasoning_content }}");
+  const double start = now_seconds();
+  const auto prompt = body->render(Json::array({message}), {}, {}, {});
+  EXPECT_LT(now_seconds() - start, 2.0);
+  ASSERT_TRUE(prompt.ok()) << prompt.status().message();
+  EXPECT_EQ(prompt.value().text, "rr");
 }
 
 TEST(ChatTemplate, RefusesWhatIsNotAListOfMessages) {
