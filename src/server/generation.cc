@@ -189,6 +189,7 @@ void Generation::drain() {
   });
   if (!all_finished) return;
   over_ = true;
+  count_tokens();
   std::vector<ChoiceUpdate> whole;
   for (Choice& choice : choices_) whole.push_back(std::move(choice.update));
   sink_->finished(std::move(whole), usage());
@@ -258,6 +259,17 @@ void Generation::end(const Status& error) {
   if (std::exchange(over_, true)) return;
   abort();
   sink_->failed(error);
+}
+
+void Generation::count_tokens() const {
+  const auto n = static_cast<size_t>(plan_.params.n);
+  int64_t longest = 0;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Usage usage = usage_of(choices_[i]);
+    services_.counters->count_prefill(usage.prompt_tokens - usage.cached_tokens);
+    longest = std::max(i % n == 0 ? 0 : longest, usage.completion_tokens);
+    if (i % n == n - 1) services_.counters->count_output(longest);
+  }
 }
 
 Usage Generation::usage_of(const Choice& choice) {

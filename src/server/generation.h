@@ -131,6 +131,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void consume(Choice& choice, RequestOutput& output);
   void finish(Choice& choice, FinishReason reason, StopReason stop_reason);
   void end(const Status& error);
+  void count_tokens() const;
   [[nodiscard]] static Usage usage_of(const Choice& choice);
   [[nodiscard]] Usage usage() const;  // of all choices
 

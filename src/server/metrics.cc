@@ -16,6 +16,8 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
 
+constexpr double kLongestOutput = 1e6;  // tokens
+
 double ratio(double part, double whole) {
   return whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0.0;
 }
@@ -67,6 +69,10 @@ void add_gauges(Page& page, const EngineStats& stats, const ModelInfo& info) {
              static_cast<double>(stats.running));
   page.gauge("vllm:num_requests_waiting", "Requests waiting to run.",
              static_cast<double>(stats.waiting));
+  // What waits does so for room in the batch or in the KV cache; nothing is put off otherwise.
+  page.gauge("vllm:num_requests_waiting_by_reason", "Requests waiting to run, by the reason.",
+             static_cast<double>(stats.waiting), {{"reason", "capacity"}});
+  page.gauge("vllm:num_requests_waiting_by_reason", "", 0, {{"reason", "deferred"}});
   page.gauge("vllm:num_requests_swapped", "Requests whose KV cache is in host swap space.",
              static_cast<double>(stats.swapped));
   const double usage =
@@ -94,6 +100,11 @@ void add_counters(Page& page, const EngineStats& stats, const ServerCounters::Sn
                stats.prompt_tokens);
   page.counter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
                stats.prompt_tokens_cached);
+  page.counter("vllm:prompt_tokens_by_source_total", "Prompt tokens by where their KV came from.",
+               stats.prompt_tokens - std::min(stats.prompt_tokens_cached, stats.prompt_tokens),
+               {{"source", "local_compute"}});
+  page.counter("vllm:prompt_tokens_by_source_total", "", stats.prompt_tokens_cached,
+               {{"source", "local_cache_hit"}});
   page.counter("vllm:generation_tokens_total", "Tokens generated and delivered.",
                stats.generation_tokens);
   page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
@@ -146,6 +157,12 @@ void add_histograms(Page& page,
   page.histogram("vllm:request_prompt_tokens", "Prompt length in tokens.", stats.prompt_length);
   page.histogram("vllm:request_generation_tokens", "Generated tokens of a request.",
                  stats.generation_length);
+  page.histogram("vllm:request_max_num_generation_tokens",
+                 "Generated tokens of the longest of a prompt's n choices.",
+                 counters.longest_output);
+  page.histogram("vllm:request_prefill_kv_computed_tokens",
+                 "Prompt tokens of a request that were computed, not cached.",
+                 counters.prefill_tokens);
   page.histogram("vllm:request_params_max_tokens", "max_tokens of a request.",
                  stats.max_tokens_param);
   page.histogram("vllm:request_params_n", "n of a request.", counters.params_n);
@@ -157,7 +174,13 @@ void add_histograms(Page& page,
 
 ServerCounters::ServerCounters() {
   data_.params_n.bounds = {1, 2, 5, 10, 20};
-  data_.params_n.counts.assign(data_.params_n.bounds.size() + 1, 0);
+  for (double decade = 1; decade <= kLongestOutput; decade *= 10) {
+    for (const double step : {1, 2, 5}) data_.longest_output.bounds.push_back(decade * step);
+  }
+  data_.prefill_tokens = data_.longest_output;
+  for (HistogramData* histogram : {&data_.params_n, &data_.longest_output, &data_.prefill_tokens}) {
+    histogram->counts.assign(histogram->bounds.size() + 1, 0);
+  }
 }
 
 void ServerCounters::count_finish(FinishReason reason) {
@@ -171,13 +194,23 @@ void ServerCounters::count_finish(FinishReason reason) {
   }
 }
 
-void ServerCounters::count_request(int32_t n) {
+void ServerCounters::observe(HistogramData& histogram, int64_t value) {
   std::lock_guard lock(mutex_);
-  const auto& bounds = data_.params_n.bounds;
+  const auto& bounds = histogram.bounds;
   const auto bucket =
-      std::lower_bound(bounds.begin(), bounds.end(), static_cast<double>(n)) - bounds.begin();
-  ++data_.params_n.counts[static_cast<size_t>(bucket)];
-  data_.params_n.sum += n;
+      std::lower_bound(bounds.begin(), bounds.end(), static_cast<double>(value)) - bounds.begin();
+  ++histogram.counts[static_cast<size_t>(bucket)];
+  histogram.sum += static_cast<double>(value);
+}
+
+void ServerCounters::count_request(int32_t n) {
+  observe(data_.params_n, n);
+}
+void ServerCounters::count_output(int64_t longest) {
+  observe(data_.longest_output, longest);
+}
+void ServerCounters::count_prefill(int64_t computed) {
+  observe(data_.prefill_tokens, computed);
 }
 
 ServerCounters::Snapshot ServerCounters::snapshot() const {

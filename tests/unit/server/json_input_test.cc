@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <string>
+#include <string_view>
+
 #include "base/clock.h"
 
 namespace tenon {
@@ -86,6 +90,38 @@ TEST(JsonInput, ManyKeysTakeLinearTime) {
   ASSERT_TRUE(value.ok());
   EXPECT_EQ(value->size(), 150'001U);
   EXPECT_EQ(value->begin().value(), 150'000);  // the last "k0"
+}
+
+// Keys that an unkeyed hash (MurmurHash64A with the fixed seed of libstdc++) sends to one place:
+// two pairs of 8-byte blocks where each block of the second pair takes back what one of the first
+// does.
+std::string colliding_key(size_t number, size_t bits) {
+  constexpr std::array<std::string_view, 2> kFirst = {"`fvcjxrw", "`f3}\x05^\x1a\x06"};
+  constexpr std::array<std::string_view, 2> kSecond = {"LTV.l;su", "LT\x13H\x07!\x1b\x04"};
+  std::string key;
+  for (size_t i = 0; i < bits; ++i) {
+    const size_t bit = number >> i & 1U;
+    key += std::string(kFirst[bit]) + std::string(kSecond[bit]);
+  }
+  return key;
+}
+
+TEST(JsonInput, Rob04PreparedKeysTakeLinearTimeToo) {
+#ifdef __GLIBCXX__
+  EXPECT_EQ(std::hash<std::string>()(colliding_key(0, 2)),
+            std::hash<std::string>()(colliding_key(3, 2)));
+#endif
+  constexpr size_t kBits = 15;
+  std::string text = "{";
+  for (size_t i = 0; i < size_t{1} << kBits; ++i) {
+    text += OrderedJson(colliding_key(i, kBits)).dump() + ":1,";
+  }
+  text += "\"end\":1}";
+  const double start = now_seconds();
+  const auto value = parse_json(text, {});
+  EXPECT_LT(now_seconds() - start, 1.0);
+  ASSERT_TRUE(value.ok()) << value.status().message();
+  EXPECT_EQ(value->size(), (size_t{1} << kBits) + 1);
 }
 
 TEST(JsonInput, DumpReplacesInvalidUtf8) {

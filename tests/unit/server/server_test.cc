@@ -217,26 +217,55 @@ TEST_F(ServerTest, Rob06MetricsPageIsWellFormed) {
     }
   }
   EXPECT_EQ(helped, typed);
-  for (const char* name :
-       {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
-        "vllm:gpu_cache_usage_perc", "vllm:cache_config_info", "vllm:prompt_tokens_total",
-        "vllm:generation_tokens_total", "vllm:num_preemptions_total",
-        "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-        "vllm:gpu_prefix_cache_hits_total", "vllm:request_success_total",
-        "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
-        "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds",
-        "vllm:iteration_tokens_total"}) {
+  for (const char* name : {"vllm:num_requests_running",
+                           "vllm:num_requests_waiting",
+                           "vllm:kv_cache_usage_perc",
+                           "vllm:gpu_cache_usage_perc",
+                           "vllm:cache_config_info",
+                           "vllm:prompt_tokens_total",
+                           "vllm:generation_tokens_total",
+                           "vllm:num_preemptions_total",
+                           "vllm:prefix_cache_queries_total",
+                           "vllm:prefix_cache_hits_total",
+                           "vllm:gpu_prefix_cache_hits_total",
+                           "vllm:request_success_total",
+                           "vllm:time_to_first_token_seconds",
+                           "vllm:inter_token_latency_seconds",
+                           "vllm:e2e_request_latency_seconds",
+                           "vllm:request_queue_time_seconds",
+                           "vllm:iteration_tokens_total",
+                           "vllm:num_requests_waiting_by_reason",
+                           "vllm:prompt_tokens_by_source_total",
+                           "vllm:request_max_num_generation_tokens",
+                           "vllm:request_prefill_kv_computed_tokens"}) {
     EXPECT_EQ(helped.count(name), 1U) << name;
   }
   EXPECT_EQ(metric("vllm:prompt_tokens_total"), 3);
   EXPECT_EQ(metric("vllm:generation_tokens_total"), 4);
   EXPECT_EQ(metric("vllm:time_to_first_token_seconds_count"), 1);
   EXPECT_EQ(metric("vllm:request_params_n_count"), 1);
+  EXPECT_EQ(metric("vllm:prompt_tokens_by_source_total"), 3);
+  EXPECT_EQ(metric("vllm:request_max_num_generation_tokens_count"), 1);
+  EXPECT_EQ(metric("vllm:request_max_num_generation_tokens_sum"), 4);
+  EXPECT_EQ(metric("vllm:request_prefill_kv_computed_tokens_sum"), 3);
   const auto bucket =
       "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 1\n";
   EXPECT_NE(answer.body.find(bucket), std::string::npos);
   EXPECT_NE(answer.body.find("reason=\"a \\\"test\\\"\""),
             std::string::npos);  // labels are escaped
+}
+
+TEST_F(ServerTest, TextsToTokeniseAreLimited) {
+  config.limits.max_tokenize_bytes = 1000;
+  start_ready();
+  EXPECT_EQ(http_post(port, "/tokenize", {{"prompt", std::string(1000, 'a')}}).status, 200);
+  expect_error(http_post(port, "/tokenize", {{"prompt", std::string(1001, 'a')}}), 400, "prompt");
+}
+
+// The page may be asked for as soon as the port is open.
+TEST_F(ServerTest, MetricsWhileTheServerStarts) {
+  start();
+  EXPECT_GE(metric("tenon:http_connections"), 1);
 }
 
 TEST_F(ServerTest, BadConfigurationsAreRefused) {
