@@ -661,6 +661,20 @@ Result<tcp::acceptor> open_acceptor(asio::io_context& io, const std::string& hos
   return invalid_argument("cannot listen on {}:{}: {}", host, port, error.message());
 }
 
+// Work of one connection that fails must not end the thread that serves all of them.
+void run_io(asio::io_context& io) {
+  for (;;) {
+    try {
+      io.run();
+      return;
+    } catch (const std::exception& e) {
+      log_error("http: {}", e.what());
+    } catch (...) {
+      log_error("http: an unknown exception");
+    }
+  }
+}
+
 // Raises the soft limit on open files to the hard one; returns it.
 int64_t raise_file_limit() {
   rlimit limit{};
@@ -718,20 +732,6 @@ void HttpServer::Impl::warn_about_accept(std::string_view reason) {
   if (now_seconds() < next_warning) return;
   log_warning("http: cannot accept a connection: {}", reason);
   next_warning = now_seconds() + kWarningInterval;
-}
-
-// Work of one connection that fails must not end the thread that serves all of them.
-static void run_io(asio::io_context& io) {
-  for (;;) {
-    try {
-      io.run();
-      return;
-    } catch (const std::exception& e) {
-      log_error("http: {}", e.what());
-    } catch (...) {
-      log_error("http: an unknown exception");
-    }
-  }
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(Config config, Handler handler) {

@@ -31,7 +31,7 @@ struct ServerLimits {
   // Answer bytes that may wait for a slow reader. A request with more is ended, unless they have
   // waited for less than slow_reader_time: they may have been produced at once.
   size_t max_unsent_bytes = size_t{4} << 20;
-  double slow_reader_time = 1;                   // seconds
+  double slow_reader_time = 5;                   // seconds
   size_t send_buffer_bytes = size_t{256} << 10;  // the kernel's share of the same, per connection
   double header_timeout = 30;                    // seconds for a complete request head
   double body_timeout = 30;        // seconds for each 64 KiB of a request body, or its end
