@@ -307,6 +307,9 @@ int run_selected(CLI::App& app, Options& options) {
       if (!text.ok()) return fail(text.status());
       serve.server.chat_template = std::move(*text);
     }
+    // More choices than may wait could never all be accepted.
+    serve.server.limits.max_choices =
+        std::min(serve.server.limits.max_choices, serve.engine.max_queue);
     return serve_command(serve);
   }
   if (app.got_subcommand("run")) {

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "base/log.h"
+#include "text/chat_prompt.h"
 #include "text/detokenizer.h"
 
 namespace tenon {
@@ -35,10 +36,6 @@ void warn_about_two_bos(const Tokenizer& tokenizer, const std::vector<int32_t>& 
   log_warning(
       "a prompt begins with two BOS tokens: its text has one already and the tokenizer adds "
       "another (said once)");
-}
-
-std::string literal(const Tokenizer& tokenizer, std::optional<int32_t> id) {
-  return id ? std::string(tokenizer.token_bytes(*id)) : std::string();
 }
 
 }  // namespace
@@ -78,11 +75,9 @@ Result<Prompt> make_chat_prompt(const ServedModel& model, const ChatInput& input
     chat_template = *parsed;
   }
   if (!chat_template) return unsupported("{}", model.chat_template_problem);
-  ChatTemplateOptions options;
+  ChatTemplateOptions options = chat_template_options(*model.tokenizer);
   options.add_generation_prompt = input.add_generation_prompt;
   options.continue_final_message = input.continue_final_message;
-  options.bos_token = literal(*model.tokenizer, model.tokenizer->bos_id());
-  options.eos_token = literal(*model.tokenizer, model.tokenizer->eos_id());
   OrderedJson kwargs = input.template_kwargs;
   if (!input.documents.is_null()) kwargs["documents"] = input.documents;
   TENON_ASSIGN_OR_RETURN(const RenderedPrompt rendered,

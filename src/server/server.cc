@@ -11,6 +11,7 @@
 #include "server/app.h"
 #include "server/errors.h"
 #include "server/http_server.h"
+#include "text/chat_prompt.h"
 
 namespace tenon {
 namespace {
@@ -28,21 +29,17 @@ size_t longest_token(const Tokenizer& tokenizer) {
 
 // The template to use: the configured one, the model's own, or ChatML if the vocabulary knows its
 // tokens.
-Status choose_chat_template(const ServerConfig& config,
-                            const TextAssets& assets,
-                            ServedModel& model) {
-  std::string source = config.chat_template.empty() ? assets.chat_template : config.chat_template;
-  if (source.empty() && assets.tokenizer->find_token("<|im_start|>")) source = chatml_template();
-  if (source.empty()) {
-    model.chat_template_problem = "this model has no chat template; give one with --chat-template";
-    return ok_status();
-  }
-  auto parsed = ChatTemplate::parse(source);
+Status set_chat_template(const ServerConfig& config, const TextAssets& assets, ServedModel& model) {
+  auto parsed = choose_chat_template(assets, config.chat_template);
   if (parsed.ok()) {
     model.chat_template = *parsed;
     return ok_status();
   }
   if (!config.chat_template.empty()) return parsed.status().with_context("chat template");
+  if (parsed.status().code() == StatusCode::kNotFound) {
+    model.chat_template_problem = "this model has no chat template; give one with --chat-template";
+    return ok_status();
+  }
   model.chat_template_problem =
       fmt::format("the model's chat template cannot be used: {}", parsed.status().message());
   log_warning("{}; chat requests will be refused", model.chat_template_problem);
@@ -126,7 +123,7 @@ Status Server::attach(Engine* engine, TextAssets assets) {
   auto model = std::make_shared<ServedModel>();
   model->engine = engine;
   model->tokenizer = assets.tokenizer;
-  TENON_RETURN_IF_ERROR(choose_chat_template(impl_->config, assets, *model));
+  TENON_RETURN_IF_ERROR(set_chat_template(impl_->config, assets, *model));
   model->allow_request_chat_template = impl_->config.allow_request_chat_template;
   model->names = impl_->config.served_model_names;
   model->root = impl_->config.model_root;
