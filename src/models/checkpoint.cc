@@ -140,12 +140,4 @@ std::string Checkpoint::summary() const {
   return text;
 }
 
-int64_t Checkpoint::taken_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& [name, taken] : used_) {
-    if (taken) bytes += tensors_.find(name)->second.bytes;
-  }
-  return bytes;
-}
-
 }  // namespace tenon

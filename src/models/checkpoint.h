@@ -78,7 +78,6 @@ class Checkpoint {
 
   // "Q4_1 (210), F32 (61), Q8_0 (1)" over the tensors taken.
   [[nodiscard]] std::string summary() const;
-  [[nodiscard]] int64_t taken_bytes() const;
 
  private:
   std::map<std::string, StoredTensor, std::less<>> tensors_;
