@@ -32,7 +32,6 @@ struct StoredTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;  // outermost first
   const void* data = nullptr;
-  int64_t bytes = 0;
   std::shared_ptr<const MappedFile> file;  // null for memory the Checkpoint owns
 };
 

@@ -65,7 +65,6 @@ Status fill_dummy_checkpoint(Checkpoint& checkpoint,
     tensor.type_name = dtype_traits(dtype).name;
     tensor.dtype = dtype;
     tensor.shape = spec.shape;
-    tensor.bytes = bytes;
     TENON_RETURN_IF_ERROR(checkpoint.add_owned(std::move(tensor), std::move(memory)));
   }
   return ok_status();

@@ -36,7 +36,6 @@ Result<Checkpoint> open_gguf_checkpoint(const std::string& path) {
       stored.dtype = dtype_of(*info);
       stored.shape = tensor.shape;
       stored.data = tensor.data.data();
-      stored.bytes = static_cast<int64_t>(tensor.data.size());
       stored.file = file->file();
       TENON_RETURN_IF_ERROR(checkpoint.add(std::move(stored)));
     }

@@ -35,7 +35,6 @@ Status add_tensor(const SafetensorsTensor& tensor,
   stored.dtype = dtype.value_or(DType::kF32);
   stored.shape = tensor.shape;
   stored.data = tensor.data.data();
-  stored.bytes = static_cast<int64_t>(tensor.data.size());
   stored.file = file;
   if (!stored.readable || is_aligned(stored.data, stored.dtype)) {
     return checkpoint.add(std::move(stored));
