@@ -20,9 +20,10 @@ if(TENON_CCACHE)
 endif()
 
 add_library(tenon_build_flags INTERFACE)
-target_compile_options(tenon_build_flags INTERFACE -Wall -Wextra -Wshadow -Wno-unused-parameter -Werror
-                                                   -fno-omit-frame-pointer)
+target_compile_options(tenon_build_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wno-unused-parameter;-Werror;-fno-omit-frame-pointer>)
 foreach(sanitizer IN LISTS TENON_SANITIZE)
-  target_compile_options(tenon_build_flags INTERFACE -fsanitize=${sanitizer} -fno-sanitize-recover=all)
+  target_compile_options(tenon_build_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizer};-fno-sanitize-recover=all>)
   target_link_options(tenon_build_flags INTERFACE -fsanitize=${sanitizer})
 endforeach()

@@ -27,12 +27,21 @@ ALLOWED = {
     "engine": {"tenon", "base", "tensor", "kernels", "kv_cache", "kv_cache/index", "attention", "models", "sampling",
                "scheduler"},
     "server": {"tenon", "text", "base"},
-    "backends.cc": {"attention"},
+    "backends.cc": {"attention", "kernels", "sampling", "tensor", "base"},
     "cli": {"tenon", "server", "text", "base", "models", "attention", "kernels"},
 }
 
-# third-party prefix: where it may appear.
+# Everything that needs CUDA lies below these.
+CUDA_FOLDERS = {"tensor/cuda", "kernels/cuda", "sampling/cuda", "attention/cuda", "attention/backends/flash",
+                "attention/backends/flashinfer"}
+
+# third-party prefix: the folders or files where it may appear.
 THIRD_PARTY = {
+    "cuda": CUDA_FOLDERS,
+    "cublas": {"kernels/cuda"},
+    "flashinfer/": {"attention/backends/flashinfer"},
+    "cutlass/": {"attention/backends/flashinfer"},
+    "cute/": {"attention/backends/flashinfer"},
     "boost/": {"server/http_server.cc"},
     "CLI/": {"cli/main.cc"},
     "spdlog/": {"base/log.cc"},
@@ -77,7 +86,10 @@ def violations():
                 if ".." in target.split("/"):
                     yield f"{where}: relative include {target}"
                 for prefix, places in THIRD_PARTY.items():
-                    if target.startswith(prefix) and own not in places and relative not in places:
+                    if match.group(1) == '"' and prefix == "cuda":
+                        continue
+                    if target.startswith(prefix) and not any(
+                            relative == place or relative.startswith(place + "/") for place in places):
                         yield f"{where}: {target} belongs in {', '.join(sorted(places))}"
                 if match.group(1) == '"' and not target.startswith("hwy/"):
                     needed = folder_of(target)

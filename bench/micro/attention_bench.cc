@@ -80,7 +80,7 @@ void attention(benchmark::State& state, const Shape& shape, const std::string& s
   for (auto _ : state) {
     auto metadata = backend.build_metadata(view);
     TENON_CHECK(metadata.ok());
-    impl->forward(q_view, out_view, **metadata);
+    impl->forward({q_view, {}, {}, out_view}, **metadata);
     benchmark::ClobberMemory();
   }
   double bytes = 0;

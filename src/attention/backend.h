@@ -22,8 +22,10 @@
 #include "attention/batch_view.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "kernels/rope.h"
 #include "kv_cache/layout.h"
 #include "kv_cache/pool.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace tenon {
@@ -110,6 +112,11 @@ struct LayerParams {
 // kInvalidArgument when the batch exceeds the limits; every build_metadata asks.
 Status check_batch_limits(const BatchView& batch, const AttentionLimits& limits);
 
+// The shape a decode graph is captured for: rows of one query token each.
+struct GraphBounds {
+  int32_t num_rows = 0;
+};
+
 class AttentionMetadata {
  public:
   virtual ~AttentionMetadata() = default;
@@ -118,21 +125,40 @@ class AttentionMetadata {
   [[nodiscard]] virtual std::string describe() const = 0;
 };
 
+// What one layer's attention reads and writes in a step of T tokens. Rows may be strided.
+struct AttentionInput {
+  TensorView q;              // [T, q_heads * head_dim_qk]
+  TensorView k;              // [T, kv_heads * head_dim_qk], this step's, as stored by write_kv()
+  TensorView v;              // [T, kv_heads * head_dim_v]
+  TensorView out;            // [T, q_heads * head_dim_v]
+  std::span<float> lse{};    // [T * q_heads], or empty
+};
+
+struct RopeInput {
+  std::span<const int32_t> positions;  // [T]
+  RopeView table;
+};
+
 class AttentionImpl {
  public:
   virtual ~AttentionImpl() = default;
   // Stores k[T, kv_heads * head_dim_qk], v[T, kv_heads * head_dim_v] at slots[T]; slot -1 is
-  // skipped.
+  // skipped. Tensors and spans are memory of the backend's device.
   virtual void write_kv(const TensorView& k,
                         const TensorView& v,
                         std::span<const int64_t> slots) = 0;
-  // out[T, q_heads * head_dim_v] from q[T, q_heads * head_dim_qk]; rows may be strided. lse[T,
-  // q_heads] is filled when not empty. Requires: metadata from this impl's backend, built for this
+  // Rotates q and k of `in` in place by their positions (RoFormer, arXiv:2104.09864) and stores k
+  // and v, in one pass. False: nothing was done, the caller rotates and calls write_kv().
+  virtual bool rope_and_write_kv(const AttentionInput& in,
+                                 std::span<const int64_t> slots,
+                                 const RopeInput& rope) {
+    return false;
+  }
+  // in.out from in.q over the keys of each row. write_kv() has stored in.k and in.v before; a
+  // backend may read a row's keys there instead of in the pages when the row has no earlier ones.
+  // in.lse is filled when not empty. Requires: metadata from this impl's backend, built for this
   // step.
-  virtual void forward(const TensorView& q,
-                       const TensorView& out,
-                       const AttentionMetadata& metadata,
-                       std::span<float> lse = {}) = 0;
+  virtual void forward(const AttentionInput& in, const AttentionMetadata& metadata) = 0;
 };
 
 class AttentionBackend {
@@ -150,7 +176,15 @@ class AttentionBackend {
   // the step's last forward(). Errors: kInvalidArgument when the view is outside the limits or
   // malformed.
   static constexpr int kMetadataRing = 4;
-  virtual Result<const AttentionMetadata*> build_metadata(const BatchView& batch) = 0;
+  // With `graph` the launches must depend on the bounds alone, so that a graph captured with other
+  // metadata of the same bounds can be replayed on this one's; rows of seq_len 0 are padding.
+  // kFailedPrecondition when the batch does not fit what was captured: the step then runs without
+  // a graph.
+  virtual Result<const AttentionMetadata*> build_metadata(const BatchView& batch,
+                                                          const GraphBounds* graph) = 0;
+  Result<const AttentionMetadata*> build_metadata(const BatchView& batch) {
+    return build_metadata(batch, nullptr);
+  }
   virtual std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) = 0;
 
   // Block moves belong to the backend; the defaults follow the layout.
@@ -158,9 +192,18 @@ class AttentionBackend {
   virtual void swap_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> copies);
 };
 
+// Which kernels serve a step that mixes decode and prefill rows (--attention-split).
+enum class AttentionSplit : uint8_t {
+  kAuto,     // whatever was measured fastest; decode and prefill rows may run concurrently
+  kUnified,  // one prefill kernel for every row
+  kSplit,    // a decode kernel for decode rows, then a prefill kernel for the others
+};
+
 // What a backend is built from: the facts of its KV group and the machine.
 struct BackendContext {
   AttentionRequirements requirements;
+  Device* device = nullptr;  // borrowed; outlives the backend
+  AttentionSplit split = AttentionSplit::kAuto;
   ThreadPool* pool = nullptr;  // borrowed; outlives the backend
   std::string isa = "auto";    // as --cpu-isa
 };

@@ -189,7 +189,7 @@ class Subject {
         TensorView::dense(p.q.data(), DType::kF32, {view.num_tokens() + first_token, p.q_stride()});
     TensorView out = TensorView::dense(output.out.data(), DType::kF32, {tokens, p.out_stride()});
     q = q.slice(first_token, tokens).columns(0, p.q_stride() - kRowGap);
-    impl_->forward(q, out.columns(0, p.out_stride() - kRowGap), *metadata, output.lse);
+    impl_->forward({q, {}, {}, out.columns(0, p.out_stride() - kRowGap), output.lse}, *metadata);
     return output;
   }
 

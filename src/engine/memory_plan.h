@@ -25,7 +25,4 @@ struct MemoryPlan {
 // holds), kResourceExhausted (not enough memory); the message says what would fit.
 Result<MemoryPlan> plan_memory(const EngineConfig& config, const MemoryFacts& facts);
 
-// Memory this process may still take: the kernel's estimate, less if a cgroup limits it.
-[[nodiscard]] int64_t available_memory_bytes();
-
 }  // namespace tenon

@@ -21,7 +21,7 @@ Status check_weight_parts(std::span<const WeightSource> parts) {
     if (!holds_weights(part.dtype)) {
       return unsupported("{}: a weight cannot be of type {}", part.name, traits.name);
     }
-    if (part.data == nullptr || part.rows <= 0 || part.cols <= 0) {
+    if ((part.data == nullptr && !part.random) || part.rows <= 0 || part.cols <= 0) {
       return invalid_argument("{}: empty weight [{}, {}]", part.name, part.rows, part.cols);
     }
     if (part.cols != parts[0].cols) {

@@ -1,6 +1,7 @@
 #include "kv_cache/pool.h"
 
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -19,7 +20,10 @@ bool same_spec(const KvCacheSpec& a, const KvCacheSpec& b) {
 
 }  // namespace
 
-Result<KvPool> KvPool::create(const KvCacheSpec& spec, KvLayout layout, int64_t num_blocks) {
+Result<KvPool> KvPool::create(const KvCacheSpec& spec,
+                              KvLayout layout,
+                              int64_t num_blocks,
+                              const Allocate& allocate) {
   if (spec.num_layers <= 0 || spec.num_kv_heads <= 0 || spec.head_dim_k <= 0 ||
       spec.head_dim_v <= 0 || spec.block_size <= 0) {
     return invalid_argument(
@@ -41,7 +45,14 @@ Result<KvPool> KvPool::create(const KvCacheSpec& spec, KvLayout layout, int64_t 
   pool.spec_ = spec;
   pool.layout_ = layout;
   pool.num_blocks_ = num_blocks;
-  pool.buffer_ = Buffer::try_allocate(static_cast<size_t>(bytes));
+  const auto size = static_cast<size_t>(bytes);
+  if (allocate) {
+    auto buffer = allocate(size);
+    if (!buffer.ok()) return buffer.status().with_context("KV cache");
+    pool.buffer_ = std::move(buffer).value();
+  } else {
+    pool.buffer_ = Buffer::try_allocate(size);
+  }
   if (pool.buffer_.data() == nullptr) {
     return resource_exhausted("KV cache: cannot get {} bytes ({} blocks of {} bytes)", bytes,
                               num_blocks, per_block);

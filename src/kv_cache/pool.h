@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/block_copy.h"
@@ -16,8 +17,13 @@ namespace tenon {
 
 class KvPool {
  public:
+  // Takes the memory: `allocate` is Device::allocate or allocate_host, or by default the host's.
   // Errors: kResourceExhausted with the bytes wanted when the memory cannot be had.
-  static Result<KvPool> create(const KvCacheSpec& spec, KvLayout layout, int64_t num_blocks);
+  using Allocate = std::function<Result<Buffer>(size_t bytes)>;
+  static Result<KvPool> create(const KvCacheSpec& spec,
+                               KvLayout layout,
+                               int64_t num_blocks,
+                               const Allocate& allocate = {});
 
   [[nodiscard]] const KvCacheSpec& spec() const { return spec_; }
   [[nodiscard]] KvLayout layout() const { return layout_; }
@@ -33,7 +39,7 @@ class KvPool {
 };
 
 // Copies whole blocks of all layers from `src` to `dst` (the same pool for copy-on-write, two pools
-// for swapping). Requires: equal specs and layouts, ids in range. Later copies see the result of
+// for swapping). Host memory only: a device's backends bring their own. Requires: equal specs and layouts, ids in range. Later copies see the result of
 // earlier ones.
 void copy_kv_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> copies);
 

@@ -77,7 +77,8 @@ WeightSource Checkpoint::take_matrix(const TensorSpec& spec) {
   TENON_CHECK_EQ(spec.shape.size(), size_t{2});
   const StoredTensor* tensor = take(spec);
   if (tensor == nullptr) return {};
-  return {tensor->name, tensor->dtype, tensor->data, spec.shape[0], spec.shape[1], tensor->file};
+  return {tensor->name,  tensor->dtype, tensor->data,  spec.shape[0],
+          spec.shape[1], tensor->file,  tensor->random};
 }
 
 std::vector<float> Checkpoint::take_vector(const TensorSpec& spec) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ struct StoredTensor {
   std::vector<int64_t> shape;  // outermost first
   const void* data = nullptr;
   std::shared_ptr<const MappedFile> file;  // null for memory the Checkpoint owns
+  std::optional<WeightSource::Random> random;  // instead of data: the operators make it
 };
 
 // A tensor that an architecture asks for.
@@ -90,11 +92,15 @@ class Checkpoint {
 
 Result<Checkpoint> open_gguf_checkpoint(const std::string& path);
 Result<Checkpoint> open_safetensors_checkpoint(const std::string& folder);
-// Random weights for the tensors `specs` of a config.json: the same for the same seed, in the
-// config's dtype, of a size that keeps activations finite. `checkpoint` brings config and path.
+// Random weights for the tensors `specs` of a config.json: the same for the same seed, of a size
+// that keeps activations finite. `checkpoint` brings config and path.
+struct DummyWeights {
+  DType dtype = DType::kF32;
+  uint64_t seed = 0;
+  bool deferred = false;  // matrices are described only; the operators make them where they live
+};
 Status fill_dummy_checkpoint(Checkpoint& checkpoint,
                              const std::vector<TensorSpec>& specs,
-                             DType dtype,
-                             uint64_t seed);
+                             const DummyWeights& dummy);
 
 }  // namespace tenon

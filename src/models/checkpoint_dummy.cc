@@ -30,14 +30,19 @@ void store(DType dtype, std::byte* data, int64_t index, float value) {
   }
 }
 
-void fill(const TensorSpec& spec, DType dtype, uint64_t seed, std::byte* data, int64_t elements) {
+// Uniform in +-1/sqrt(inputs): a product of normalised activations then stays below 1 in size.
+float limit_of(const TensorSpec& spec) {
+  return 1.0F / std::sqrt(static_cast<float>(spec.shape.back()));
+}
+
+void fill(const TensorSpec& spec, const DummyWeights& dummy, std::byte* data, int64_t elements) {
+  const DType dtype = dummy.dtype;
   if (spec.is_norm) {
     for (int64_t i = 0; i < elements; ++i) store(dtype, data, i, 1.0F);
     return;
   }
-  // Uniform in +-1/sqrt(inputs): a product of normalised activations then stays below 1 in size.
-  const float limit = 1.0F / std::sqrt(static_cast<float>(spec.shape.back()));
-  uint64_t state = seed_of(spec.name, seed);
+  const float limit = limit_of(spec);
+  uint64_t state = seed_of(spec.name, dummy.seed);
   for (int64_t i = 0; i < elements; ++i) {
     const auto signed_bits = static_cast<int32_t>(next_random(state) >> 32);
     store(dtype, data, i, static_cast<float>(signed_bits) * 0x1p-31F * limit);
@@ -48,23 +53,28 @@ void fill(const TensorSpec& spec, DType dtype, uint64_t seed, std::byte* data, i
 
 Status fill_dummy_checkpoint(Checkpoint& checkpoint,
                              const std::vector<TensorSpec>& specs,
-                             DType dtype,
-                             uint64_t seed) {
+                             const DummyWeights& dummy) {
+  const DType dtype = dummy.dtype;
   for (const TensorSpec& spec : specs) {
     int64_t elements = 1;
     for (const int64_t size : spec.shape) elements *= size;  // check_config bounds the sizes
+    StoredTensor tensor;
+    tensor.name = spec.name;
+    tensor.type_name = dtype_traits(dtype).name;
+    tensor.dtype = dtype;
+    tensor.shape = spec.shape;
+    if (dummy.deferred && !spec.is_norm) {
+      tensor.random = {seed_of(spec.name, dummy.seed), limit_of(spec)};
+      TENON_RETURN_IF_ERROR(checkpoint.add(std::move(tensor)));
+      continue;
+    }
     const int64_t bytes = dtype_bytes(dtype, elements);
     Buffer memory = Buffer::try_allocate(static_cast<size_t>(bytes));
     if (memory.data() == nullptr) {
       return resource_exhausted("{}: dummy weights: no memory for {} bytes of '{}'",
                                 checkpoint.path, bytes, spec.name);
     }
-    fill(spec, dtype, seed, memory.data(), elements);
-    StoredTensor tensor;
-    tensor.name = spec.name;
-    tensor.type_name = dtype_traits(dtype).name;
-    tensor.dtype = dtype;
-    tensor.shape = spec.shape;
+    fill(spec, dummy, memory.data(), elements);
     TENON_RETURN_IF_ERROR(checkpoint.add_owned(std::move(tensor), std::move(memory)));
   }
   return ok_status();

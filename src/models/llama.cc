@@ -83,13 +83,21 @@ class Specs {
   const Names& names_;
 };
 
+// f32 numbers in memory of the device.
+struct DeviceVector {
+  Buffer memory;
+  [[nodiscard]] std::span<const float> span() const {
+    return {memory.as<const float>(), memory.size() / sizeof(float)};
+  }
+};
+
 struct LlamaLayer {
-  std::vector<float> attention_norm, mlp_norm;
+  DeviceVector attention_norm, mlp_norm;
   std::unique_ptr<LinearWeight> qkv, o, gate_up, down;
   std::unique_ptr<AttentionImpl> attention;
 };
 
-// Activation memory of one step, f32. forward() leaves its results in `residual` and `attention`;
+// Activation memory of one step: residual in f32, the rest as the operators want it. forward() leaves its results in `residual` and `attention`;
 // logits() gathers the wanted rows of both into `last_*` and may use everything else.
 struct Activations {
   Buffer residual, hidden, qkv, attention, projection, gate_up, inner;
@@ -97,10 +105,6 @@ struct Activations {
   int32_t max_tokens = 0;
   int32_t max_logits_rows = 0;
 };
-
-TensorView rows_of(const Buffer& buffer, int64_t rows, int64_t cols) {
-  return TensorView::dense(buffer.data(), DType::kF32, {rows, cols});
-}
 
 class Llama : public Model {
  public:
@@ -122,12 +126,14 @@ class Llama : public Model {
 
  private:
   struct LayerSources {
+    std::vector<float> attention_norm, mlp_norm;
     std::array<WeightSource, 3> qkv;
     std::array<WeightSource, 1> o;
     std::array<WeightSource, 2> gate_up;
     std::array<WeightSource, 1> down;
   };
-  LayerSources take_layer(const LayerSpecs& specs, LlamaLayer& layer);
+  LayerSources take_layer(const LayerSpecs& specs);
+  Status load_vector(const std::vector<float>& values, DeviceVector& vector);
   Status build_linear(std::span<const WeightSource> parts, std::unique_ptr<LinearWeight>& weight);
 
   [[nodiscard]] int64_t q_features() const {
@@ -136,6 +142,14 @@ class Llama : public Model {
   [[nodiscard]] int64_t kv_features() const {
     return int64_t{config().num_kv_heads} * config().head_dim;
   }
+  // A view of the first `rows` rows of an activation.
+  [[nodiscard]] TensorView rows_of(const Buffer& buffer, int64_t rows, int64_t cols) const {
+    return TensorView::dense(buffer.data(), ops_->activation_dtype(), {rows, cols});
+  }
+  [[nodiscard]] TensorView residual_of(const Buffer& buffer, int64_t rows) const {
+    return TensorView::dense(buffer.data(), DType::kF32, {rows, config().hidden_size});
+  }
+  void linear(const LinearWeight& weight, const TensorView& x, const TensorView& y);
   void attend(LlamaLayer& layer, const ModelInput& input, const TensorView& hidden);
   void feed_forward(const LlamaLayer& layer,
                     const TensorView& residual,
@@ -145,24 +159,31 @@ class Llama : public Model {
   Checkpoint checkpoint_;  // first: weights may point into its memory
   Ops* ops_;
   bool exact_ = false;
-  WeightSource embedding_;
-  std::vector<float> final_norm_;
+  DeviceVector final_norm_;
   std::unique_ptr<LinearWeight> head_;
+  std::unique_ptr<EmbeddingTable> embedding_;
   std::vector<LlamaLayer> layers_;
-  RopeTable rope_;
+  RopeView rope_;
+  Buffer rope_cos_, rope_sin_;
   int64_t weight_bytes_ = 0;
   Activations act_;
   int64_t last_tokens_ = 0;  // of the last forward()
 };
 
-Llama::LayerSources Llama::take_layer(const LayerSpecs& specs, LlamaLayer& layer) {
-  layer.attention_norm = checkpoint_.take_vector(specs.attention_norm);
-  layer.mlp_norm = checkpoint_.take_vector(specs.mlp_norm);
-  return {{checkpoint_.take_matrix(specs.q), checkpoint_.take_matrix(specs.k),
+Llama::LayerSources Llama::take_layer(const LayerSpecs& specs) {
+  return {checkpoint_.take_vector(specs.attention_norm),
+          checkpoint_.take_vector(specs.mlp_norm),
+          {checkpoint_.take_matrix(specs.q), checkpoint_.take_matrix(specs.k),
            checkpoint_.take_matrix(specs.v)},
           {checkpoint_.take_matrix(specs.o)},
           {checkpoint_.take_matrix(specs.gate), checkpoint_.take_matrix(specs.up)},
           {checkpoint_.take_matrix(specs.down)}};
+}
+
+Status Llama::load_vector(const std::vector<float>& values, DeviceVector& vector) {
+  TENON_ASSIGN_OR_RETURN(vector.memory, to_device<float>(ops_->device(), values));
+  weight_bytes_ += static_cast<int64_t>(vector.memory.size());
+  return ok_status();
 }
 
 Status Llama::build_linear(std::span<const WeightSource> parts,
@@ -181,9 +202,9 @@ Status Llama::load(const ModelLoadOptions& options) {
 
   // Everything is taken and checked before any weight is used.
   const GlobalSpecs global = specs.global();
-  embedding_ = checkpoint_.take_matrix(global.embedding);
-  final_norm_ = checkpoint_.take_vector(global.final_norm);
-  WeightSource head_source = embedding_;
+  const WeightSource embedding_source = checkpoint_.take_matrix(global.embedding);
+  const std::vector<float> final_norm = checkpoint_.take_vector(global.final_norm);
+  WeightSource head_source = embedding_source;
   if (cfg.tie_word_embeddings) {
     checkpoint_.ignore(global.head.name);  // some writers store the tied matrix twice
   } else {
@@ -192,7 +213,7 @@ Status Llama::load(const ModelLoadOptions& options) {
   std::vector<LayerSources> sources;
   layers_.resize(static_cast<size_t>(cfg.num_layers));
   for (int32_t i = 0; i < cfg.num_layers; ++i) {
-    sources.push_back(take_layer(specs.layer(i), layers_[static_cast<size_t>(i)]));
+    sources.push_back(take_layer(specs.layer(i)));
     // A constant of older exporters; the table is computed from the config.
     checkpoint_.ignore(fmt::format("model.layers.{}.self_attn.rotary_emb.inv_freq", i));
   }
@@ -209,14 +230,17 @@ Status Llama::load(const ModelLoadOptions& options) {
     TENON_RETURN_IF_ERROR(build_linear(sources[i].o, layer.o));
     TENON_RETURN_IF_ERROR(build_linear(sources[i].gate_up, layer.gate_up));
     TENON_RETURN_IF_ERROR(build_linear(sources[i].down, layer.down));
-    weight_bytes_ += static_cast<int64_t>(sizeof(float)) * 2 * cfg.hidden_size;
+    TENON_RETURN_IF_ERROR(load_vector(sources[i].attention_norm, layer.attention_norm));
+    TENON_RETURN_IF_ERROR(load_vector(sources[i].mlp_norm, layer.mlp_norm));
   }
   report(static_cast<double>(cfg.num_layers) / steps, "output head");
   TENON_RETURN_IF_ERROR(build_linear({&head_source, 1}, head_));
-  weight_bytes_ += static_cast<int64_t>(sizeof(float)) * cfg.hidden_size;
-  if (!cfg.tie_word_embeddings) {
-    weight_bytes_ += dtype_bytes(embedding_.dtype, embedding_.rows * embedding_.cols);
-  }
+  TENON_RETURN_IF_ERROR(load_vector(final_norm, final_norm_));
+  auto embedding = ops_->make_embedding(embedding_source,
+                                        cfg.tie_word_embeddings ? head_.get() : nullptr);
+  if (!embedding.ok()) return embedding.status().with_context(checkpoint_.path);
+  embedding_ = std::move(embedding).value();
+  weight_bytes_ += embedding_->bytes();
   const int32_t positions = options.max_position > 0 ? options.max_position : cfg.max_position;
   const int64_t table_bytes = int64_t{positions} * cfg.rotary_dim * int64_t{sizeof(float)};
   if (table_bytes > kMaxRopeTableBytes) {
@@ -225,7 +249,12 @@ Status Llama::load(const ModelLoadOptions& options) {
         "limit of {}; choose a shorter context",
         checkpoint_.path, positions, table_bytes, kMaxRopeTableBytes);
   }
-  rope_ = make_rope_table(cfg, positions);
+  const RopeTable table = make_rope_table(cfg, positions);
+  TENON_ASSIGN_OR_RETURN(rope_cos_, to_device<float>(ops_->device(), table.cos));
+  TENON_ASSIGN_OR_RETURN(rope_sin_, to_device<float>(ops_->device(), table.sin));
+  rope_ = table;
+  rope_.cos = {rope_cos_.as<const float>(), table.cos.size()};
+  rope_.sin = {rope_sin_.as<const float>(), table.sin.size()};
   report(1.0, "ready");
   return ok_status();
 }
@@ -254,42 +283,62 @@ Status Llama::reserve(int32_t max_tokens, int32_t max_logits_rows) {
   TENON_CHECK_GT(max_logits_rows, 0);
   const int64_t hidden = config().hidden_size;
   const int64_t inner = config().intermediate_size;
-  const auto take = [](Buffer& buffer, int64_t rows, int64_t cols) {
-    const auto bytes = static_cast<size_t>(rows * cols) * sizeof(float);
+  const auto take = [&](Buffer& buffer, int64_t rows, int64_t cols, DType dtype) {
+    const auto bytes = static_cast<size_t>(dtype_bytes(dtype, rows * cols));
     buffer = Buffer();  // the old memory first
-    buffer = Buffer::try_allocate(bytes);
-    if (buffer.data() != nullptr) return ok_status();
-    return resource_exhausted("no memory for {} bytes of activations ({} tokens a step)", bytes,
-                              rows);
+    auto made = ops_->device().allocate(bytes);
+    if (!made.ok()) {
+      return made.status().with_context(fmt::format("activations for {} tokens a step", rows));
+    }
+    buffer = std::move(made).value();
+    return ok_status();
   };
+  const DType dtype = ops_->activation_dtype();
   const int32_t scratch_rows = std::max(max_tokens, max_logits_rows);
-  TENON_RETURN_IF_ERROR(take(act_.residual, max_tokens, hidden));
-  TENON_RETURN_IF_ERROR(take(act_.attention, max_tokens, q_features()));
-  TENON_RETURN_IF_ERROR(take(act_.qkv, max_tokens, q_features() + 2 * kv_features()));
-  TENON_RETURN_IF_ERROR(take(act_.hidden, scratch_rows, hidden));
-  TENON_RETURN_IF_ERROR(take(act_.projection, scratch_rows, hidden));
-  TENON_RETURN_IF_ERROR(take(act_.gate_up, scratch_rows, 2 * inner));
-  TENON_RETURN_IF_ERROR(take(act_.inner, scratch_rows, inner));
-  TENON_RETURN_IF_ERROR(take(act_.last_residual, max_logits_rows, hidden));
-  TENON_RETURN_IF_ERROR(take(act_.last_attention, max_logits_rows, q_features()));
+  TENON_RETURN_IF_ERROR(take(act_.residual, max_tokens, hidden, DType::kF32));
+  TENON_RETURN_IF_ERROR(take(act_.attention, max_tokens, q_features(), dtype));
+  TENON_RETURN_IF_ERROR(take(act_.qkv, max_tokens, q_features() + 2 * kv_features(), dtype));
+  TENON_RETURN_IF_ERROR(take(act_.hidden, scratch_rows, hidden, dtype));
+  TENON_RETURN_IF_ERROR(take(act_.projection, scratch_rows, hidden, dtype));
+  TENON_RETURN_IF_ERROR(take(act_.gate_up, scratch_rows, 2 * inner, dtype));
+  TENON_RETURN_IF_ERROR(take(act_.inner, scratch_rows, inner, dtype));
+  TENON_RETURN_IF_ERROR(take(act_.last_residual, max_logits_rows, hidden, DType::kF32));
+  TENON_RETURN_IF_ERROR(take(act_.last_attention, max_logits_rows, q_features(), dtype));
   act_.max_tokens = max_tokens;
   act_.max_logits_rows = max_logits_rows;
-  return ok_status();
+  std::vector<const LinearWeight*> weights = {head_.get()};
+  for (const LlamaLayer& layer : layers_) {
+    weights.insert(weights.end(),
+                   {layer.qkv.get(), layer.o.get(), layer.gate_up.get(), layer.down.get()});
+  }
+  return ops_->prepare(weights, max_tokens);
+}
+
+void Llama::linear(const LinearWeight& weight, const TensorView& x, const TensorView& y) {
+  ops_->device().enter(StepSection::kLinear);
+  ops_->linear(weight, x, y);
+  ops_->device().enter(StepSection::kOther);
 }
 
 // act_.attention = attention over the normalised `hidden`; K and V go to the cache.
 void Llama::attend(LlamaLayer& layer, const ModelInput& input, const TensorView& hidden) {
   const int64_t rows = hidden.rows();
   const TensorView qkv = rows_of(act_.qkv, rows, q_features() + 2 * kv_features());
-  ops_->linear(*layer.qkv, hidden, qkv);
-  // Q and K heads lie side by side and rotate alike, so one call does both.
-  ops_->rope(qkv.columns(0, q_features() + kv_features()), input.positions, config().head_dim,
-             rope_);
-  layer.attention->write_kv(qkv.columns(q_features(), kv_features()),
-                            qkv.columns(q_features() + kv_features(), kv_features()),
-                            input.slot_mapping);
-  layer.attention->forward(qkv.columns(0, q_features()),
-                           rows_of(act_.attention, rows, q_features()), *input.attention);
+  linear(*layer.qkv, hidden, qkv);
+  AttentionInput in;
+  in.q = qkv.columns(0, q_features());
+  in.k = qkv.columns(q_features(), kv_features());
+  in.v = qkv.columns(q_features() + kv_features(), kv_features());
+  in.out = rows_of(act_.attention, rows, q_features());
+  if (!layer.attention->rope_and_write_kv(in, input.slot_mapping, {input.positions, rope_})) {
+    // Q and K heads lie side by side and rotate alike, so one call does both.
+    ops_->rope(qkv.columns(0, q_features() + kv_features()), input.positions, config().head_dim,
+               rope_);
+    layer.attention->write_kv(in.k, in.v, input.slot_mapping);
+  }
+  ops_->device().enter(StepSection::kAttention);
+  layer.attention->forward(in, *input.attention);
+  ops_->device().enter(StepSection::kOther);
 }
 
 // residual += the layer's output projection of `attention`; out = its MLP, not yet added to the
@@ -303,11 +352,11 @@ void Llama::feed_forward(const LlamaLayer& layer,
   const TensorView hidden = rows_of(act_.hidden, rows, config().hidden_size);
   const TensorView gate_up = rows_of(act_.gate_up, rows, 2 * inner);
   const TensorView activated = rows_of(act_.inner, rows, inner);
-  ops_->linear(*layer.o, attention, out);
-  ops_->add_rms_norm(residual, out, layer.mlp_norm, config().rms_norm_eps, hidden);
-  ops_->linear(*layer.gate_up, hidden, gate_up);
+  linear(*layer.o, attention, out);
+  ops_->add_rms_norm(residual, out, layer.mlp_norm.span(), config().rms_norm_eps, hidden);
+  linear(*layer.gate_up, hidden, gate_up);
   ops_->silu_and_mul(gate_up, activated);
-  ops_->linear(*layer.down, activated, out);
+  linear(*layer.down, activated, out);
 }
 
 void Llama::forward(const ModelInput& input) {
@@ -318,19 +367,19 @@ void Llama::forward(const ModelInput& input) {
   TENON_CHECK_EQ(input.slot_mapping.size(), input.token_ids.size());
   TENON_CHECK(input.attention != nullptr);
   const int64_t width = config().hidden_size;
-  const TensorView residual = rows_of(act_.residual, tokens, width);
+  const TensorView residual = residual_of(act_.residual, tokens);
   const TensorView hidden = rows_of(act_.hidden, tokens, width);
   const TensorView projection = rows_of(act_.projection, tokens, width);
 
-  ops_->embedding(embedding_, input.token_ids, residual);
-  ops_->rms_norm(residual, layers_.front().attention_norm, config().rms_norm_eps, hidden);
+  ops_->embedding(*embedding_, input.token_ids, residual);
+  ops_->rms_norm(residual, layers_.front().attention_norm.span(), config().rms_norm_eps, hidden);
   for (size_t i = 0;; ++i) {
     attend(layers_[i], input, hidden);
     if (i + 1 == layers_.size()) break;  // logits() goes on from here, for the rows that are wanted
     const TensorView attention = rows_of(act_.attention, tokens, q_features());
     feed_forward(layers_[i], residual, attention, projection);
-    ops_->add_rms_norm(residual, projection, layers_[i + 1].attention_norm, config().rms_norm_eps,
-                       hidden);
+    ops_->add_rms_norm(residual, projection, layers_[i + 1].attention_norm.span(),
+                       config().rms_norm_eps, hidden);
   }
   last_tokens_ = tokens;
 }
@@ -340,15 +389,15 @@ void Llama::logits(std::span<const int32_t> rows, const TensorView& out) {
   TENON_CHECK_GT(wanted, 0);
   TENON_CHECK_LE(wanted, act_.max_logits_rows);
   const int64_t width = config().hidden_size;
-  const TensorView residual = rows_of(act_.last_residual, wanted, width);
+  const TensorView residual = residual_of(act_.last_residual, wanted);
   const TensorView attention = rows_of(act_.last_attention, wanted, q_features());
   const TensorView hidden = rows_of(act_.hidden, wanted, width);
   const TensorView projection = rows_of(act_.projection, wanted, width);
-  ops_->gather_rows(rows_of(act_.residual, last_tokens_, width), rows, residual);
+  ops_->gather_rows(residual_of(act_.residual, last_tokens_), rows, residual);
   ops_->gather_rows(rows_of(act_.attention, last_tokens_, q_features()), rows, attention);
   feed_forward(layers_.back(), residual, attention, projection);
-  ops_->add_rms_norm(residual, projection, final_norm_, config().rms_norm_eps, hidden);
-  ops_->linear(*head_, hidden, out);
+  ops_->add_rms_norm(residual, projection, final_norm_.span(), config().rms_norm_eps, hidden);
+  linear(*head_, hidden, out);
 }
 
 }  // namespace

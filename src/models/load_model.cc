@@ -25,7 +25,7 @@ Result<Format> detect_format(const std::string& path) {
       path);
 }
 
-Result<Checkpoint> open_dummy_checkpoint(const ModelLoadOptions& options) {
+Result<Checkpoint> open_dummy_checkpoint(const ModelLoadOptions& options, bool deferred) {
   TENON_ASSIGN_OR_RETURN(HfConfig config, config_from_hf(options.path));
   Checkpoint checkpoint;
   checkpoint.path = options.path;
@@ -34,11 +34,11 @@ Result<Checkpoint> open_dummy_checkpoint(const ModelLoadOptions& options) {
                          find_architecture(checkpoint.config.architecture));
   TENON_RETURN_IF_ERROR(
       fill_dummy_checkpoint(checkpoint, architecture->tensors(checkpoint.config, checkpoint.naming),
-                            config.dtype, options.dummy_seed));
+                            {config.dtype, options.dummy_seed, deferred}));
   return checkpoint;
 }
 
-Result<Checkpoint> open_checkpoint(const ModelLoadOptions& options) {
+Result<Checkpoint> open_checkpoint(const ModelLoadOptions& options, const Ops& ops) {
   Format format = options.format;
   if (format == Format::kAuto) {
     TENON_ASSIGN_OR_RETURN(format, detect_format(options.path));
@@ -46,14 +46,14 @@ Result<Checkpoint> open_checkpoint(const ModelLoadOptions& options) {
   switch (format) {
     case Format::kGguf: return open_gguf_checkpoint(options.path);
     case Format::kSafetensors: return open_safetensors_checkpoint(options.path);
-    default: return open_dummy_checkpoint(options);
+    default: return open_dummy_checkpoint(options, ops.makes_random_weights());
   }
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(const ModelLoadOptions& options, Ops* ops) {
-  TENON_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(options));
+  TENON_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(options, *ops));
   TENON_ASSIGN_OR_RETURN(const Architecture* architecture,
                          find_architecture(checkpoint.config.architecture));
   return architecture->build(std::move(checkpoint), options, ops);

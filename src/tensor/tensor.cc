@@ -12,28 +12,30 @@ namespace {
 constexpr size_t kAlignment = 64;                  // one cache line, one AVX-512 register
 constexpr size_t kMapThreshold = size_t{4} << 20;  // two huge pages; below it malloc is better
 
+void release_mapped(std::byte* data, size_t size) {
+  ::munmap(data, size);
+}
+void release_heap(std::byte* data, size_t /*size*/) {
+  std::free(data);
+}
+
 }  // namespace
 
 Buffer Buffer::try_allocate(size_t bytes) {
-  Buffer buffer;
-  if (bytes == 0) return buffer;
+  if (bytes == 0) return {};
   if (bytes >= kMapThreshold) {
     // Anonymous pages arrive zeroed and on first touch, so an unused part of the KV pool costs
     // nothing.
     void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return buffer;
+    if (data == MAP_FAILED) return {};
     ::madvise(data, bytes, MADV_HUGEPAGE);
-    buffer.data_ = static_cast<std::byte*>(data);
-    buffer.mapped_ = true;
-  } else {
-    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* data = std::aligned_alloc(kAlignment, rounded);
-    if (data == nullptr) return buffer;
-    std::memset(data, 0, rounded);
-    buffer.data_ = static_cast<std::byte*>(data);
+    return {static_cast<std::byte*>(data), bytes, release_mapped};
   }
-  buffer.size_ = bytes;
-  return buffer;
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* data = std::aligned_alloc(kAlignment, rounded);
+  if (data == nullptr) return {};
+  std::memset(data, 0, rounded);
+  return {static_cast<std::byte*>(data), bytes, release_heap};
 }
 
 Buffer::Buffer(size_t bytes) : Buffer(try_allocate(bytes)) {
@@ -41,23 +43,18 @@ Buffer::Buffer(size_t bytes) : Buffer(try_allocate(bytes)) {
 }
 
 Buffer::~Buffer() {
-  if (data_ == nullptr) return;
-  if (mapped_) {
-    ::munmap(data_, size_);
-  } else {
-    std::free(data_);
-  }
+  if (data_ != nullptr) release_(data_, size_);
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      mapped_(other.mapped_) {}
+      release_(other.release_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
-  std::swap(mapped_, other.mapped_);
+  std::swap(release_, other.release_);
   return *this;
 }
 

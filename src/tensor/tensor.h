@@ -67,7 +67,8 @@ struct TensorView {
   }
 };
 
-// Zero-initialised host memory, aligned to 64 bytes; large buffers ask for huge pages.
+// Owned memory: of the host (zero-initialised, aligned to 64 bytes; large buffers ask for huge
+// pages), or of a device (made by Device::allocate).
 class Buffer {
  public:
   Buffer() = default;
@@ -78,6 +79,11 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
+
+  // Memory that somebody else allocated; `release(data, size)` frees it.
+  using Release = void (*)(std::byte* data, size_t size);
+  Buffer(std::byte* data, size_t size, Release release)
+      : data_(data), size_(size), release_(release) {}
 
   // An empty buffer (data() == nullptr) if the memory cannot be had.
   static Buffer try_allocate(size_t bytes);
@@ -92,7 +98,7 @@ class Buffer {
  private:
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  bool mapped_ = false;
+  Release release_ = nullptr;
 };
 
 }  // namespace tenon

@@ -58,7 +58,7 @@ TEST(Conformance, FindsABackendThatIsWrong) {
       return inner_->workspace_size(l);
     }
     Status prepare(const AttentionLimits& limits) override { return inner_->prepare(limits); }
-    Result<const AttentionMetadata*> build_metadata(const BatchView& batch) override {
+    Result<const AttentionMetadata*> build_metadata(const BatchView& batch, const GraphBounds*) override {
       return inner_->build_metadata(batch);
     }
     std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) override {

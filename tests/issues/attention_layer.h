@@ -105,9 +105,11 @@ class TestLayer {
     output.out.assign(static_cast<size_t>(tokens) * q_width(), -1.0F);
     output.lse.assign(static_cast<size_t>(tokens * options_.num_q_heads), -1.0F);
     const auto width = static_cast<int64_t>(q_width());
-    impl_->forward(TensorView::dense(q.data(), DType::kF32, {tokens, width}),
-                   TensorView::dense(output.out.data(), DType::kF32, {tokens, width}), **metadata,
-                   output.lse);
+    AttentionInput in;
+    in.q = TensorView::dense(q.data(), DType::kF32, {tokens, width});
+    in.out = TensorView::dense(output.out.data(), DType::kF32, {tokens, width});
+    in.lse = output.lse;
+    impl_->forward(in, **metadata);
     return output;
   }
 

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/cpu/packed_linear.h"
 #include "kernels/dequantise.h"
+#include "kernels/host_embedding.h"
 #include "kernels/ops.h"
 #include "kernels/weight_source.h"
 
@@ -18,10 +19,10 @@ constexpr int64_t kExpCost = 4;
 
 class CpuOps final : public Ops {
  public:
-  CpuOps(ThreadPool* pool, const KernelTable* kernels)
-      : pool_(pool), kernels_(kernels), linear_(pool, kernels) {}
+  CpuOps(ThreadPool* pool, const KernelTable* kernels, Device* device)
+      : pool_(pool), kernels_(kernels), device_(device), linear_(pool, kernels) {}
 
-  [[nodiscard]] std::string_view device() const override { return "cpu"; }
+  [[nodiscard]] Device& device() const override { return *device_; }
   [[nodiscard]] std::string_view isa() const override { return kernels_->isa; }
 
   Result<std::unique_ptr<LinearWeight>> make_linear(std::span<const WeightSource> parts,
@@ -40,9 +41,15 @@ class CpuOps final : public Ops {
                      y.stride[0]);
   }
 
-  void embedding(const WeightSource& table,
+  Result<std::unique_ptr<EmbeddingTable>> make_embedding(const WeightSource& source,
+                                                         const LinearWeight* tied) override {
+    return HostEmbedding::make(source, tied);
+  }
+
+  void embedding(const EmbeddingTable& embedding,
                  std::span<const int32_t> ids,
                  const TensorView& out) override {
+    const WeightSource& table = static_cast<const HostEmbedding&>(embedding).source;
     check_rows(out);
     TENON_CHECK_EQ(out.rows(), static_cast<int64_t>(ids.size()));
     TENON_CHECK_EQ(out.shape[1], table.cols);
@@ -81,7 +88,7 @@ class CpuOps final : public Ops {
   void rope(const TensorView& x,
             std::span<const int32_t> positions,
             int32_t head_dim,
-            const RopeTable& table) override {
+            const RopeView& table) override {
     check_rows(x);
     TENON_CHECK_EQ(x.rows(), static_cast<int64_t>(positions.size()));
     TENON_CHECK_EQ(x.shape[1] % head_dim, 0);
@@ -159,6 +166,7 @@ class CpuOps final : public Ops {
 
   ThreadPool* pool_;
   const KernelTable* kernels_;
+  Device* device_;
   PackedLinear linear_;
 };
 
@@ -167,7 +175,9 @@ class CpuOps final : public Ops {
 
 namespace tenon {
 
-Result<std::unique_ptr<Ops>> make_cpu_ops(ThreadPool* pool, std::string_view isa) {
+Result<std::unique_ptr<Ops>> make_cpu_ops(ThreadPool* pool,
+                                          std::string_view isa,
+                                          Device* device) {
   TENON_CHECK(pool != nullptr);
   if (isa != "auto" && isa != "portable" && isa != "avx2" && isa != "avx512") {
     return invalid_argument("unknown instruction set '{}': auto, portable, avx2 or avx512", isa);
@@ -180,7 +190,7 @@ Result<std::unique_ptr<Ops>> make_cpu_ops(ThreadPool* pool, std::string_view isa
     }
     return unsupported("this CPU does not have what '{}' needs; it can run {}", isa, has);
   }
-  return std::unique_ptr<Ops>(std::make_unique<cpu::CpuOps>(pool, kernels));
+  return std::unique_ptr<Ops>(std::make_unique<cpu::CpuOps>(pool, kernels, device != nullptr ? device : &host_device()));
 }
 
 }  // namespace tenon

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/dequantise.h"
+#include "kernels/host_embedding.h"
 #include "kernels/ops.h"
 #include "kernels/weight_source.h"
 
@@ -32,7 +33,7 @@ class ReferenceWeight final : public LinearWeight {
 
 class ReferenceOps final : public Ops {
  public:
-  [[nodiscard]] std::string_view device() const override { return "cpu"; }
+  [[nodiscard]] Device& device() const override { return host_device(); }
   [[nodiscard]] std::string_view isa() const override { return "reference"; }
 
   Result<std::unique_ptr<LinearWeight>> make_linear(std::span<const WeightSource> parts,
@@ -56,9 +57,15 @@ class ReferenceOps final : public Ops {
     }
   }
 
-  void embedding(const WeightSource& table,
+  Result<std::unique_ptr<EmbeddingTable>> make_embedding(const WeightSource& source,
+                                                         const LinearWeight* tied) override {
+    return HostEmbedding::make(source, tied);
+  }
+
+  void embedding(const EmbeddingTable& embedding,
                  std::span<const int32_t> ids,
                  const TensorView& out) override {
+    const WeightSource& table = static_cast<const HostEmbedding&>(embedding).source;
     for (size_t t = 0; t < ids.size(); ++t) {
       TENON_CHECK(ids[t] >= 0 && ids[t] < table.rows);
       dequantise(table.dtype, weight_row(table, ids[t]), table.cols,
@@ -97,7 +104,7 @@ class ReferenceOps final : public Ops {
   void rope(const TensorView& x,
             std::span<const int32_t> positions,
             int32_t head_dim,
-            const RopeTable& table) override {
+            const RopeView& table) override {
     const int64_t half = table.rotary_dim / 2;
     for (int64_t t = 0; t < x.rows(); ++t) {
       const int64_t base = positions[static_cast<size_t>(t)] * half;

@@ -71,9 +71,11 @@ TEST(CpuBackend, AllocatesNothingAfterPrepare) {
     ASSERT_TRUE(metadata.ok());
     impl->write_kv(TensorView::dense(cells.data(), DType::kF32, {tokens, 128}),
                    TensorView::dense(cells.data(), DType::kF32, {tokens, 128}), batch.slot_mapping);
-    impl->forward(TensorView::dense(q.data(), DType::kF32, {tokens, 384}),
-                  TensorView::dense(out.data(), DType::kF32, {tokens, 384}), **metadata,
-                  std::span(lse).first(static_cast<size_t>(tokens) * 6));
+    AttentionInput in;
+    in.q = TensorView::dense(q.data(), DType::kF32, {tokens, 384});
+    in.out = TensorView::dense(out.data(), DType::kF32, {tokens, 384});
+    in.lse = std::span(lse).first(static_cast<size_t>(tokens) * 6);
+    impl->forward(in, **metadata);
     EXPECT_EQ(allocations.load() - before, 0) << spec;
   }
 }

@@ -23,7 +23,7 @@ class FakeBackend final : public AttentionBackend {
   const BackendInfo& info() const override { return info_; }
   int64_t workspace_size(const AttentionLimits&) const override { return 0; }
   Status prepare(const AttentionLimits&) override { return ok_status(); }
-  Result<const AttentionMetadata*> build_metadata(const BatchView&) override {
+  Result<const AttentionMetadata*> build_metadata(const BatchView&, const GraphBounds*) override {
     return unsupported("fake");
   }
   std::unique_ptr<AttentionImpl> make_impl(const LayerParams&) override { return nullptr; }

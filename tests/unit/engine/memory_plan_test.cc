@@ -1,3 +1,4 @@
+#include "base/host_memory.h"
 #include "engine/memory_plan.h"
 
 #include <gmock/gmock.h>

@@ -39,6 +39,8 @@ TEST_P(AllocationTest, WarmCallsAllocateNothing) {
   const WeightSource parts[] = {first.source(), second.source()};
   const auto weight = cpu.ops->make_linear(parts, false);
   ASSERT_TRUE(weight.ok());
+  const auto embedding = cpu.ops->make_embedding(first.source(), weight->get());
+  ASSERT_TRUE(embedding.ok());
   const std::vector<float> scale(512, 1.0F);
   const RopeTable table{64, true, std::vector<float>(64, 1.0F), std::vector<float>(64, 0.0F)};
   for (const int64_t tokens : {200, 1, 16, 24, 25, 200}) {
@@ -49,9 +51,8 @@ TEST_P(AllocationTest, WarmCallsAllocateNothing) {
     x.randomise(3);
     const std::vector<int32_t> ids(static_cast<size_t>(tokens), 0);
     std::vector<float> sums(static_cast<size_t>(tokens));
-    const WeightSource source = first.source();
     const int64_t before = allocations.load();
-    cpu.ops->embedding(source, ids, x.view());
+    cpu.ops->embedding(**embedding, ids, x.view());
     cpu.ops->linear(**weight, x.view(), y.view());
     cpu.ops->add_rms_norm(x.view(), x.view(), scale, 1e-5F, x.view());
     cpu.ops->rms_norm(x.view(), scale, 1e-5F, x.view());

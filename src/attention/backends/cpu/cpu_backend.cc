@@ -113,7 +113,9 @@ class CpuBackend final : public AttentionBackend {
   [[nodiscard]] std::vector<std::string> check(const AttentionRequirements& wanted) const override;
   [[nodiscard]] int64_t workspace_size(const AttentionLimits& limits) const override;
   Status prepare(const AttentionLimits& limits) override;
-  Result<const AttentionMetadata*> build_metadata(const BatchView& batch) override;
+  using AttentionBackend::build_metadata;
+  Result<const AttentionMetadata*> build_metadata(const BatchView& batch,
+                                                  const GraphBounds* graph) override;
   std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) override;
 
   [[nodiscard]] const AttentionRequirements& group() const { return group_; }
@@ -142,10 +144,7 @@ class CpuImpl final : public AttentionImpl {
   CpuImpl(CpuBackend* backend, const LayerParams& params) : backend_(backend), params_(params) {}
 
   void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) override;
-  void forward(const TensorView& q,
-               const TensorView& out,
-               const AttentionMetadata& metadata,
-               std::span<float> lse) override;
+  void forward(const AttentionInput& in, const AttentionMetadata& metadata) override;
 
  private:
   // The tensors of one forward() call.
@@ -241,7 +240,8 @@ Status CpuBackend::prepare(const AttentionLimits& limits) {
   return ok_status();
 }
 
-Result<const AttentionMetadata*> CpuBackend::build_metadata(const BatchView& batch) {
+Result<const AttentionMetadata*> CpuBackend::build_metadata(const BatchView& batch,
+                                                            const GraphBounds* /*graph*/) {
   TENON_RETURN_IF_ERROR(validate_batch_rows(batch, group_.block_size));
   TENON_RETURN_IF_ERROR(check_batch_limits(batch, limits_));
   Plan& plan = workspace_.plans[next_plan_];
@@ -286,10 +286,10 @@ void CpuImpl::write_kv(const TensorView& k, const TensorView& v, std::span<const
       });
 }
 
-void CpuImpl::forward(const TensorView& q,
-                      const TensorView& out,
-                      const AttentionMetadata& metadata,
-                      std::span<float> lse) {
+void CpuImpl::forward(const AttentionInput& in, const AttentionMetadata& metadata) {
+  const TensorView& q = in.q;
+  const TensorView& out = in.out;
+  const std::span<float> lse = in.lse;
   const auto& plan = static_cast<const Plan&>(metadata);
   TENON_CHECK(q.dtype == DType::kF32 && out.dtype == DType::kF32);
   const Workspace& workspace = backend_->workspace();

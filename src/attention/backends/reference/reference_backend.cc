@@ -59,10 +59,10 @@ class ReferenceImpl final : public AttentionImpl {
     }
   }
 
-  void forward(const TensorView& q,
-               const TensorView& out,
-               const AttentionMetadata& metadata,
-               std::span<float> lse) override {
+  void forward(const AttentionInput& in, const AttentionMetadata& metadata) override {
+    const TensorView& q = in.q;
+    const TensorView& out = in.out;
+    const std::span<float> lse = in.lse;
     const BatchView& batch = static_cast<const ReferenceMetadata&>(metadata).batch;
     const int32_t group = params_.num_q_heads / params_.num_kv_heads;
     for (int32_t row = 0; row < batch.num_rows(); ++row) {
@@ -181,7 +181,8 @@ class ReferenceBackend final : public AttentionBackend {
     return ok_status();
   }
 
-  Result<const AttentionMetadata*> build_metadata(const BatchView& batch) override {
+  Result<const AttentionMetadata*> build_metadata(const BatchView& batch,
+                                                  const GraphBounds*) override {
     TENON_RETURN_IF_ERROR(validate_batch_rows(batch, requirements_.block_size));
     TENON_RETURN_IF_ERROR(check_batch_limits(batch, limits_));
     ReferenceMetadata& metadata = ring_[next_];
