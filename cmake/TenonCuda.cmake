@@ -14,15 +14,19 @@ endif()
 
 add_library(tenon_cuda INTERFACE)
 if(TENON_HAS_CUDA)
-  # Hopper only, with its own instructions (wgmma, TMA): the a in sm_90a. CMake 3.25 does not know C++20 for nvcc.
+  # Hopper only, with its own instructions (wgmma, TMA): the a in sm_90a.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
-  set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -std=c++20 -gencode=arch=compute_90a,code=sm_90a --expt-relaxed-constexpr --threads 1")
+  set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -gencode=arch=compute_90a,code=sm_90a --expt-relaxed-constexpr --threads 1")
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   if(TENON_CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${TENON_CCACHE})
   endif()
   enable_language(CUDA)
+  # CMake 3.25 does not know that nvcc 13 has C++20.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA_STANDARD 20)
   find_package(CUDAToolkit 13.0 REQUIRED)
   target_link_libraries(tenon_cuda INTERFACE CUDA::cudart_static)
   # Host warnings for host code; nvcc passes what the host compiler sees.
