@@ -41,7 +41,7 @@ struct WeightSource {
     uint64_t seed = 0;
     float limit = 0;
   };
-  std::optional<Random> random;
+  std::optional<Random> random{};
 };
 
 // Opaque, device-specific form of one weight matrix [N, K]. Made by Ops::make_linear.

@@ -34,7 +34,7 @@ struct StoredTensor {
   std::vector<int64_t> shape;  // outermost first
   const void* data = nullptr;
   std::shared_ptr<const MappedFile> file;  // null for memory the Checkpoint owns
-  std::optional<WeightSource::Random> random;  // instead of data: the operators make it
+  std::optional<WeightSource::Random> random{};  // instead of data: the operators make it
 };
 
 // A tensor that an architecture asks for.
