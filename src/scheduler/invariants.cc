@@ -1,10 +1,50 @@
 // Scheduler::check_invariants: what must hold between any two calls. For tests; reads everything.
+#include <algorithm>
 #include <vector>
 
 #include "scheduler/scheduler.h"
 
 namespace tenon {
 namespace {
+
+// Of tokens and of rows in flight.
+Status check_progress(const SchedulerState& state, const ScheduledRequest& request) {
+  const RequestId id = request.id;
+  const int32_t in_flight = request.rows_in_flight;
+  const auto num_pending = static_cast<int32_t>(std::ranges::count(request.tokens, kPendingToken));
+  if (in_flight < 0 || in_flight > state.config.max_steps_in_flight) {
+    return internal_error("request {}: {} rows in flight", id, in_flight);
+  }
+  if (in_flight > 0 && (request.state != RequestState::kRunning || !state.busy(request))) {
+    return internal_error("request {}: has rows in flight but is not busy", id);
+  }
+  if (num_pending > in_flight) {
+    return internal_error("request {}: {} pending tokens, {} rows in flight", id, num_pending,
+                          in_flight);
+  }
+  if (std::ranges::count(request.tokens.end() - num_pending, request.tokens.end(), kPendingToken) !=
+      num_pending) {
+    return internal_error("request {}: a pending token before a known one", id);
+  }
+  if (num_pending > 0 && request.num_computed != request.num_tokens() - 1) {
+    return internal_error("request {}: pending tokens, but the known ones are not computed", id);
+  }
+  if (request.num_tokens() > request.max_total_tokens) {
+    return internal_error("request {}: more tokens than it may have", id);
+  }
+  if (in_flight == 0 && request.num_committed != request.num_computed) {
+    return internal_error("request {}: {} tokens computed, {} committed, nothing in flight", id,
+                          request.num_computed, request.num_committed);
+  }
+  if (request.num_committed > request.num_computed ||
+      request.num_published > request.num_committed / state.blocks.block_size()) {
+    return internal_error("request {}: published or committed before it was computed", id);
+  }
+  if (request.num_uncomputed() < (in_flight > 0 ? 0 : 1)) {
+    return internal_error("request {}: nothing left to compute", id);
+  }
+  return ok_status();
+}
 
 Status check_request(const SchedulerState& state, const ScheduledRequest& request) {
   const RequestId id = request.id;
@@ -25,16 +65,14 @@ Status check_request(const SchedulerState& state, const ScheduledRequest& reques
     return internal_error("request {}: {} host blocks for {} tokens", id, num_host,
                           request.num_computed);
   }
-  if (request.num_computed >= request.num_tokens()) {
-    return internal_error("request {}: nothing left to compute", id);
-  }
+  TENON_RETURN_IF_ERROR(check_progress(state, request));
   if (num_blocks > state.blocks_needed(request.num_prompt_tokens, request.max_total_tokens)) {
     return internal_error("request {}: more blocks than it can need", id);
   }
-  for (int32_t i = request.num_computed / state.blocks.block_size(); i < num_blocks; ++i) {
+  for (int32_t i = request.num_committed / state.blocks.block_size(); i < num_blocks; ++i) {
     const int32_t block = request.block_table[static_cast<size_t>(i)];
     if (state.blocks.ref_count(block) != 1) {
-      return internal_error("request {}: block {} will be written but is shared", id, block);
+      return internal_error("request {}: block {} is not full but shared", id, block);
     }
   }
   return ok_status();

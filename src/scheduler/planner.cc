@@ -77,13 +77,13 @@ class Planner {
     return state_.requests.at(state_.running[i]);
   }
 
-  // Requests at and after victims_end_ are preempted or busy. Only single tokens can lack a block,
-  // because admission takes them for all tokens a request has; so no victim ever has a row in this
-  // plan.
+  // Requests at and after victims_end_ are preempted or held back. Only single tokens can lack a
+  // block, because admission takes them for all tokens a request has; so no victim ever has a row
+  // in this plan.
   void schedule_single_tokens() {
     for (size_t i = 0; i < victims_end_ && tokens_left_ > 0; ++i) {
       const ScheduledRequest& request = running(i);
-      if (request.num_uncomputed() != 1 || state_.busy(request)) continue;
+      if (request.num_uncomputed() != 1 || !state_.may_run(request)) continue;
       if (find_block(i)) add_row(state_.running[i], request.num_computed, 1);
     }
   }
@@ -91,7 +91,7 @@ class Planner {
   void schedule_chunks() {
     for (size_t i = 0; i < victims_end_ && tokens_left_ > 0; ++i) {
       const ScheduledRequest& request = running(i);
-      if (request.num_uncomputed() == 1 || state_.busy(request)) continue;
+      if (request.num_uncomputed() <= 1 || !state_.may_run(request)) continue;
       const int32_t chunk = chunk_of(request.num_uncomputed());
       if (chunk > 0) add_row(state_.running[i], request.num_computed, chunk);
     }
@@ -104,7 +104,7 @@ class Planner {
   }
 
   // Makes sure that the request has a block for its next token, by preempting from the end of the
-  // order.
+  // order. False: the row is left out.
   bool find_block(size_t i) {
     const ScheduledRequest& request = running(i);
     const int32_t need = state_.blocks.blocks_for(request.num_tokens()) -
@@ -112,9 +112,16 @@ class Planner {
     while (forecast_.num_free() < need) {
       // Blocks are on their way: preempting for what the next commit brings would empty the engine.
       if (state_.blocks.num_fenced() > 0) return false;
-      while (victims_end_ > i + 1 && state_.busy(running(victims_end_ - 1))) --victims_end_;
-      if (victims_end_ == i + 1 && any_busy_)
-        return false;  // a busy one may be the better victim soon
+      if (holding_) return false;
+      if (victims_end_ == i + 1) {
+        // It would be its own victim; those that are busy may leave something soon.
+        if (any_busy_) return false;
+      } else if (state_.busy(running(victims_end_ - 1))) {
+        // Held back, it can be preempted after the next commit, if nothing better happens.
+        --victims_end_;
+        holding_ = true;
+        return false;
+      }
       preempt(--victims_end_);
       if (victims_end_ == i) return false;  // it was the last one itself
     }
@@ -214,12 +221,16 @@ class Planner {
     const RowKind kind = start == 0        ? RowKind::kPrefill
                          : num_tokens == 1 ? RowKind::kDecode
                                            : RowKind::kExtend;
+    // A pending token is the last one, and all before it are computed.
+    const bool pending = request.tokens[static_cast<size_t>(start)] == kPendingToken;
     plan_.rows.push_back({.id = request.id,
                           .slot = slot,
                           .start = start,
                           .num_tokens = num_tokens,
                           .kind = kind,
-                          .sample = start + num_tokens == request.num_tokens()});
+                          .sample = start + num_tokens == request.num_tokens(),
+                          .pending_step = pending ? request.last_step : 0,
+                          .pending_row = pending ? request.last_row : 0});
     int32_t& count = kind == RowKind::kDecode   ? plan_.num_decode_rows
                      : kind == RowKind::kExtend ? plan_.num_extend_rows
                                                 : plan_.num_prefill_rows;
@@ -247,6 +258,7 @@ class Planner {
   int32_t host_free_;
   size_t victims_end_;
   bool any_busy_ = false;
+  bool holding_ = false;  // a request is held back to become a victim
 };
 
 }  // namespace

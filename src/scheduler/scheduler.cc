@@ -41,6 +41,9 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   if (config.preemption_mode == PreemptionMode::kSwap && config.num_host_blocks == 0) {
     return invalid_argument("--preemption-mode swap needs --swap-space for at least one block");
   }
+  if (config.max_steps_in_flight < 1) {
+    return invalid_argument("{} steps in flight: must be at least 1", config.max_steps_in_flight);
+  }
   const StepBudget& budget = config.budget;
   if (budget.max_num_seqs < 1) {
     return invalid_argument("--max-num-seqs {}: must be at least 1", budget.max_num_seqs);
@@ -92,6 +95,8 @@ Status Scheduler::add(NewRequest incoming) {
   request.max_total_tokens = incoming.max_total_tokens;
   request.priority = incoming.priority;
   request.read_prefix_cache = incoming.read_prefix_cache;
+  request.run_ahead = incoming.run_ahead;
+  request.added_after = state_.last_applied;
   request.arrival = state_.num_arrivals++;
   state_.blocks.begin_chain(incoming.cache_salt, request.chain);
   state_.blocks.extend_chain(request.tokens, request.chain);
@@ -124,8 +129,9 @@ void Scheduler::apply(StepPlan* plan) {
     take_hits(admission, hits.first(static_cast<size_t>(admission.num_hits)));
     hits = hits.subspan(static_cast<size_t>(admission.num_hits));
   }
-  for (const PlanRow& row : plan->rows) grow(row);
   for (const Admission& admission : plan->admissions) admit(admission, plan);
+  int32_t index = 0;
+  for (const PlanRow& row : plan->rows) start_row(row, index++);
 }
 
 void Scheduler::preempt(const Preemption& preemption, StepPlan* plan) {
@@ -142,7 +148,7 @@ void Scheduler::preempt(const Preemption& preemption, StepPlan* plan) {
     victim.state = RequestState::kSwapped;
     ++state_.stats.preemptions_swap;
   } else {
-    victim.num_computed = 0;
+    victim.num_computed = victim.num_committed = 0;
     victim.state = RequestState::kWaiting;
     ++state_.stats.preemptions_recompute;
   }
@@ -157,16 +163,6 @@ void Scheduler::preempt(const Preemption& preemption, StepPlan* plan) {
 void Scheduler::take_hits(const Admission& admission, std::span<const int32_t> hits) {
   state_.blocks.acquire(hits);
   state_.requests.at(admission.slot).block_table.assign(hits.begin(), hits.end());
-}
-
-void Scheduler::grow(const PlanRow& row) {
-  TENON_CHECK(state_.requests.holds(row.slot, row.id));  // else the plan is older than the state
-  ScheduledRequest& request = state_.requests.at(row.slot);
-  request.last_step = state_.last_applied;
-  if (request.state != RequestState::kRunning) return;  // admit() takes its blocks
-  const int32_t have = static_cast<int32_t>(request.block_table.size());
-  state_.blocks.allocate(state_.blocks.blocks_for(request.num_tokens()) - have,
-                         request.block_table);
 }
 
 void Scheduler::admit(const Admission& admission, StepPlan* plan) {
@@ -189,7 +185,7 @@ void Scheduler::admit(const Admission& admission, StepPlan* plan) {
     state_.host_blocks.release(request.host_blocks, plan->step);
     request.host_blocks.clear();
   } else {
-    request.num_computed = admission.num_cached;
+    request.num_computed = request.num_committed = admission.num_cached;
   }
   if (admission.first) {
     request.num_cached_tokens = admission.num_cached;
@@ -206,6 +202,23 @@ void Scheduler::admit(const Admission& admission, StepPlan* plan) {
   enqueue(state_, admission.slot);
 }
 
+void Scheduler::start_row(const PlanRow& row, int32_t index) {
+  TENON_CHECK(state_.requests.holds(row.slot, row.id));  // else the plan is older than the state
+  ScheduledRequest& request = state_.requests.at(row.slot);
+  TENON_CHECK_EQ(request.num_computed, row.start);
+  const int32_t have = static_cast<int32_t>(request.block_table.size());
+  state_.blocks.allocate(state_.blocks.blocks_for(request.num_tokens()) - have,
+                         request.block_table);
+  request.num_computed += row.num_tokens;
+  // A request that only scores its prompt has no room for another token.
+  if (row.sample && request.num_tokens() < request.max_total_tokens) {
+    request.tokens.push_back(kPendingToken);
+  }
+  ++request.rows_in_flight;
+  request.last_row = index;
+  request.last_step = state_.last_applied;
+}
+
 void Scheduler::commit(const StepPlan& plan, std::span<const RowResult> results) {
   TENON_CHECK_EQ(plan.step, state_.last_committed + 1);
   TENON_CHECK_LE(plan.step, state_.last_applied);
@@ -214,35 +227,43 @@ void Scheduler::commit(const StepPlan& plan, std::span<const RowResult> results)
   state_.blocks.complete(plan.step);
   state_.host_blocks.complete(plan.step);
   for (size_t i = 0; i < results.size(); ++i) {
-    if (state_.requests.holds(plan.rows[i].slot, plan.rows[i].id))
-      advance(plan.rows[i], results[i]);
+    if (lives(plan, plan.rows[i])) {
+      finish_row(plan.rows[i], results[i]);
+    } else {
+      ++state_.stats.orphan_rows;
+    }
   }
   ++state_.stats.steps;
 }
 
-void Scheduler::advance(const PlanRow& row, const RowResult& result) {
+void Scheduler::finish_row(const PlanRow& row, const RowResult& result) {
   ScheduledRequest& request = state_.requests.at(row.slot);
-  TENON_CHECK_EQ(request.num_computed, row.start);
+  TENON_CHECK_EQ(request.num_committed, row.start);
   const int32_t end = row.start + row.num_tokens;
   const int32_t again = std::min(end, request.max_computed) - row.start;
   if (again > 0) state_.stats.recomputed_tokens += static_cast<uint64_t>(again);
-  request.num_computed = end;
+  request.num_committed = end;
   request.max_computed = std::max(request.max_computed, end);
+  --request.rows_in_flight;
 
-  // Their KV is computed now, so others may find the blocks that are full.
-  state_.blocks.extend_chain(std::span(request.tokens).first(static_cast<size_t>(end)),
-                             request.chain);
-  for (; request.num_published < end / state_.blocks.block_size(); ++request.num_published) {
-    const auto position = static_cast<size_t>(request.num_published);
-    state_.blocks.publish(request.block_table[position], request.num_published, request.tokens,
-                          request.chain);
+  // Their KV is computed and their tokens are known now, so others may find the blocks that are
+  // full.
+  const int32_t num_full = end / state_.blocks.block_size();
+  if (num_full > request.num_published) {
+    const auto known = std::span<const int32_t>(request.tokens).first(static_cast<size_t>(end));
+    state_.blocks.extend_chain(known, request.chain);
+    for (; request.num_published < num_full; ++request.num_published) {
+      const auto position = static_cast<size_t>(request.num_published);
+      state_.blocks.publish(request.block_table[position], request.num_published, known,
+                            request.chain);
+    }
   }
 
   if (!row.sample) return;
-  if (result.token >= 0) request.tokens.push_back(result.token);
   if (result.finished) return remove(row.slot);
   TENON_CHECK_GE(result.token, 0);
-  TENON_CHECK_LT(request.num_tokens(), request.max_total_tokens);
+  TENON_CHECK_LT(end + 1, request.max_total_tokens);
+  request.tokens[static_cast<size_t>(end)] = result.token;
 }
 
 }  // namespace tenon

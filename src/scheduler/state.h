@@ -35,6 +35,9 @@ struct SchedulerConfig {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   PreemptionMode preemption_mode = PreemptionMode::kAuto;
   PreemptionCosts costs = {};
+  // Uncommitted steps in which one request may have a row. 1: a request's next row waits for the
+  // commit of the one before. 2: step n + 1 is planned and prepared while n runs. See scheduler.h.
+  int32_t max_steps_in_flight = 1;
   StepBudget budget =
       {};  // the largest that plan() will be given; add() refuses what cannot run within it
   std::optional<HashKey> hash_key = std::nullopt;  // of the prefix index; random if not set
@@ -49,7 +52,8 @@ struct SchedulerStats {
   uint64_t prefix_hits = 0;     // of those, found
   uint64_t preemptions_swap = 0;
   uint64_t preemptions_recompute = 0;
-  uint64_t steps = 0;  // committed
+  uint64_t orphan_rows = 0;  // computed for requests that had ended by then
+  uint64_t steps = 0;        // committed
 };
 
 struct SchedulerState {
@@ -76,6 +80,12 @@ struct SchedulerState {
   // In a step that was applied and not yet committed.
   [[nodiscard]] bool busy(const ScheduledRequest& request) const {
     return request.last_step > last_committed;
+  }
+  // Whether a running request with uncomputed tokens may have a row in the next step.
+  [[nodiscard]] bool may_run(const ScheduledRequest& request) const {
+    if (request.rows_in_flight == 0) return true;
+    if (request.rows_in_flight >= config.max_steps_in_flight) return false;
+    return request.run_ahead || !request.ends_pending();
   }
 };
 

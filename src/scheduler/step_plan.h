@@ -4,10 +4,11 @@
 //   2. swap_in copies (host -> device)
 //   3. rows: one forward pass, K and V of row tokens written to slot block * block_size + offset
 //   4. sampling for the rows with `sample` set
-// Steps are executed in the order they were applied. A block that is swapped out has to be read
-// before the rows of its own step run, because they may write to it; it may arrive on the host any
-// time before the step is committed. There are no copy-on-write copies: a shared block is full and
-// nothing is written to it.
+// Steps are executed in the order they were applied, on one stream; "before" below means that
+// order, not that anybody waits. A block that is swapped out has to be read before the rows of its
+// own step run, because they may write to it; it may arrive on the host any time before the step is
+// committed. There are no copy-on-write copies: a shared block is full and nothing is written to
+// it.
 //
 // Ownership:     plain data; reuse one object so that planning does not allocate.
 #pragma once
@@ -32,10 +33,14 @@ enum class RowKind : uint8_t {
 struct PlanRow {
   RequestId id = 0;
   int32_t slot = 0;        // index of the request, stable while it lives; < Scheduler::num_slots()
-  int32_t start = 0;       // position of the row's first token = its num_computed
+  int32_t start = 0;       // position of the row's first token = its num_computed before apply()
   int32_t num_tokens = 0;  // tokens [start, start + num_tokens) are computed
   RowKind kind = RowKind::kDecode;
   bool sample = false;  // the row ends at the request's last token
+  // The row's one token is pending: row `pending_row` of the plan of step `pending_step` samples
+  // it. 0: all tokens of the row are known.
+  StepId pending_step = 0;
+  int32_t pending_row = 0;
 };
 
 struct Preemption {
