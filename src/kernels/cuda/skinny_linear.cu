@@ -183,7 +183,7 @@ void launch(const SkinnyLinearArgs& args, cudaStream_t stream) {
   kernel.x_stride = args.x_stride / 8;
   kernel.y_stride = args.y_stride;
   kernel.k_units = static_cast<int>(args.k / 8);
-  kernel.tokens = args.tokens;
+  kernel.tokens = static_cast<int>(args.tokens);
   constexpr int kBlockRows = kRowTiles * kTileRows;
   const auto blocks = static_cast<unsigned>((args.n + kBlockRows - 1) / kBlockRows);
   launch_chained(skinny_linear_kernel<T, Out, kTokenTiles, kRowTiles, kWarps, kDepth>,
@@ -223,6 +223,10 @@ bool can_run_skinny_linear(const SkinnyLinearArgs& args) {
   return args.tokens >= 1 && args.tokens <= kMaxSkinnyTokens &&
          args.k % kSkinnyColumnMultiple == 0 && args.x_stride % 8 == 0 && aligned(args.weight) &&
          aligned(args.x);
+}
+
+bool prefer_skinny_linear(const SkinnyLinearArgs& args) {
+  return args.tokens <= 16 && can_run_skinny_linear(args);
 }
 
 SkinnyVariant choose_skinny_variant(const SkinnyLinearArgs& args) {

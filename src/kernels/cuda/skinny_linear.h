@@ -21,16 +21,18 @@ struct SkinnyLinearArgs {
   void* y = nullptr;             // [tokens, n], rows y_stride elements apart
   int64_t n = 0, k = 0;
   int64_t x_stride = 0, y_stride = 0;
-  int32_t tokens = 0;
+  int64_t tokens = 0;
   DType dtype = DType::kBF16;      // of weight and x: bf16 or f16
   DType out_dtype = DType::kBF16;  // dtype, or f32
 };
 
-inline constexpr int32_t kMaxSkinnyTokens = 32;
+inline constexpr int64_t kMaxSkinnyTokens = 32;
 inline constexpr int64_t kSkinnyColumnMultiple = 64;
 
-// Whether the kernels can serve the call at all (not whether they should).
+// Whether the kernels can serve the call at all.
 [[nodiscard]] bool can_run_skinny_linear(const SkinnyLinearArgs& args);
+// Whether they can and were measured to be faster than cuBLASLt.
+[[nodiscard]] bool prefer_skinny_linear(const SkinnyLinearArgs& args);
 
 // The kernel's shape: tiles of 16 rows a block takes, its warps, and the loads each warp keeps in
 // flight (steps of 64 columns).

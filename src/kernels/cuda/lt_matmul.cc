@@ -1,0 +1,179 @@
+#include "kernels/cuda/lt_matmul.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "tensor/cuda/cuda_check.h"
+
+namespace tenon {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what the library asks for on Hopper
+constexpr uint32_t kAlignment = 16;                   // rows are whole 16-byte vectors
+constexpr int64_t kWarmUpTokens = 32;
+
+Status lt_status(cublasStatus_t status, std::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return ok_status();
+  return internal_error("cuBLASLt: {}: {}", what, cublasLtGetStatusString(status));
+}
+
+cudaDataType_t cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16: return CUDA_R_16BF;
+    case DType::kF16: return CUDA_R_16F;
+    default: TENON_CHECK(dtype == DType::kF32); return CUDA_R_32F;
+  }
+}
+
+// The library's descriptions of one product, in its column-major terms: y^T[N, T] = W * x^T with
+// W^T[K, N] transposed. They are plain structs: nothing is allocated.
+struct Descriptions {
+  cublasLtMatmulDescOpaque_t operation{};
+  cublasLtMatrixLayoutOpaque_t weight{}, x{}, y{};
+
+  Descriptions(const LtShape& shape, int64_t tokens, int64_t x_stride, int64_t y_stride) {
+    const cudaDataType_t in = cuda_type(shape.dtype);
+    const auto n = static_cast<uint64_t>(shape.n);
+    const auto k = static_cast<uint64_t>(shape.k);
+    const auto t = static_cast<uint64_t>(tokens);
+    status = cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    keep(cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                        sizeof(transposed)));
+    keep(cublasLtMatrixLayoutInit(&weight, in, k, n, shape.k));
+    keep(cublasLtMatrixLayoutInit(&x, in, k, t, x_stride));
+    keep(cublasLtMatrixLayoutInit(&y, cuda_type(shape.out_dtype), n, t, y_stride));
+  }
+  void keep(cublasStatus_t next) {
+    if (status == CUBLAS_STATUS_SUCCESS) status = next;
+  }
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+};
+
+// Ends of the ranges of T that share an algorithm: steps of at most 1.5.
+std::vector<int64_t> token_buckets(int64_t max_tokens) {
+  std::vector<int64_t> ends;
+  for (int64_t power = 1; power < max_tokens; power *= 2) {
+    ends.push_back(power);
+    if (power >= 2 && power + power / 2 < max_tokens) ends.push_back(power + power / 2);
+  }
+  ends.push_back(max_tokens);
+  return ends;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LtMatmul>> LtMatmul::create(CudaDevice* device) {
+  std::unique_ptr<LtMatmul> made(new LtMatmul(device));
+  TENON_RETURN_IF_ERROR(lt_status(cublasLtCreate(&made->handle_), "create"));
+  TENON_ASSIGN_OR_RETURN(made->workspace_, device->allocate(kWorkspaceBytes));
+  return made;
+}
+
+LtMatmul::~LtMatmul() {
+  if (handle_ != nullptr) (void)cublasLtDestroy(handle_);
+}
+
+LtMatmul::Entry* LtMatmul::find(const LtShape& shape) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.shape == shape; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> LtMatmul::candidates(const LtShape& shape,
+                                                                  int64_t tokens,
+                                                                  int count) const {
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(count));
+  Descriptions what(shape, tokens, shape.k, shape.n);
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  what.keep(cublasLtMatmulPreferenceInit(&preference));
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    what.keep(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)));
+  };
+  const uint64_t workspace = workspace_.size();
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kAlignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kAlignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignment);
+  int returned = 0;
+  if (what.status == CUBLAS_STATUS_SUCCESS) {
+    what.keep(cublasLtMatmulAlgoGetHeuristic(handle_, &what.operation, &what.weight, &what.x,
+                                             &what.y, &what.y, &preference, count, found.data(),
+                                             &returned));
+  }
+  found.resize(what.status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(returned) : 0);
+  std::erase_if(found, [](const cublasLtMatmulHeuristicResult_t& result) {
+    return result.state != CUBLAS_STATUS_SUCCESS;
+  });
+  return found;
+}
+
+Status LtMatmul::prepare(const LtShape& shape, const void* weight, int64_t max_tokens) {
+  TENON_CHECK_GT(max_tokens, 0);
+  Entry* entry = find(shape);
+  if (entry != nullptr && entry->choices.back().max_tokens >= max_tokens) return ok_status();
+  Entry fresh{shape, {}};
+  for (const int64_t tokens : token_buckets(max_tokens)) {
+    const auto found = candidates(shape, tokens, 1);
+    if (found.empty()) {
+      return unsupported("cuBLASLt has no algorithm for {} x {} x {} ({} to {})", tokens, shape.n,
+                         shape.k, dtype_traits(shape.dtype).name,
+                         dtype_traits(shape.out_dtype).name);
+    }
+    fresh.choices.push_back({tokens, found[0].algo});
+  }
+  // Kernels are loaded when they first run: here, and with few tokens, which takes the same ones.
+  const int64_t rows = std::min(max_tokens, kWarmUpTokens);
+  TENON_ASSIGN_OR_RETURN(const Buffer x, device_->allocate(static_cast<size_t>(
+                                             dtype_bytes(shape.dtype, rows * shape.k))));
+  TENON_ASSIGN_OR_RETURN(const Buffer y, device_->allocate(static_cast<size_t>(
+                                             dtype_bytes(shape.out_dtype, rows * shape.n))));
+  for (const Choice& choice : fresh.choices) {
+    const int64_t count = std::min(rows, choice.max_tokens);
+    run_with(shape, choice.algorithm, weight,
+             TensorView::dense(x.data(), shape.dtype, {count, shape.k}),
+             TensorView::dense(y.data(), shape.out_dtype, {count, shape.n}));
+  }
+  TENON_RETURN_IF_ERROR(device_->synchronize());
+  if (entry != nullptr) {
+    *entry = std::move(fresh);
+  } else {
+    entries_.push_back(std::move(fresh));
+  }
+  return ok_status();
+}
+
+void LtMatmul::run(const LtShape& shape,
+                   const void* weight,
+                   const TensorView& x,
+                   const TensorView& y) {
+  const Entry* entry = find(shape);
+  TENON_CHECK(entry != nullptr);
+  const auto choice = std::lower_bound(
+      entry->choices.begin(), entry->choices.end(), x.rows(),
+      [](const Choice& candidate, int64_t tokens) { return candidate.max_tokens < tokens; });
+  TENON_CHECK(choice != entry->choices.end());
+  run_with(shape, choice->algorithm, weight, x, y);
+}
+
+void LtMatmul::run_with(const LtShape& shape,
+                        const cublasLtMatmulAlgo_t& algorithm,
+                        const void* weight,
+                        const TensorView& x,
+                        const TensorView& y) {
+  Descriptions what(shape, x.rows(), x.stride[0], y.stride[0]);
+  const float one = 1.0F;
+  const float zero = 0.0F;
+  if (what.status == CUBLAS_STATUS_SUCCESS) {
+    what.keep(cublasLtMatmul(handle_, &what.operation, &one, weight, &what.weight, x.data, &what.x,
+                             &zero, y.data, &what.y, y.data, &what.y, &algorithm,
+                             workspace_.data(), workspace_.size(), device_->stream()));
+  }
+  if (what.status != CUBLAS_STATUS_SUCCESS) {
+    const cudaError_t launch = cudaGetLastError();
+    device_->note(launch != cudaSuccess ? launch : cudaErrorUnknown, "a matrix product");
+  }
+}
+
+}  // namespace tenon
