@@ -1,0 +1,91 @@
+// Decode attention for Hopper (sm_90a): few query tokens per row against many keys in pages. Streams
+// the KV cache once, near the speed of the memory; query heads of a group and the tokens of a short
+// extend are packed into the rows of one matrix product (FlashDecoding with split keys; stream-K over
+// a fixed grid, see decode_plan.h). See docs/design/flash_backend.md.
+//
+// Ownership:     everything is borrowed; device memory must live until the launch has finished.
+// Thread safety: free functions without state.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "attention/backends/flash/decode_plan.h"
+
+namespace tenon::flash {
+
+// n / d for 0 <= n < 2^31 by a multiplication.
+struct FastDivisor {
+  int32_t divisor = 1;
+  uint32_t factor = 1U << 31;
+  int32_t shift = 31;
+
+  FastDivisor() = default;
+  explicit FastDivisor(int32_t d) : divisor(d) {
+    int32_t bits = 0;
+    while ((int64_t{1} << bits) < d) ++bits;
+    shift = 31 + bits;
+    factor = static_cast<uint32_t>(((uint64_t{1} << shift) + static_cast<uint64_t>(d) - 1) /
+                                   static_cast<uint64_t>(d));
+  }
+};
+
+// Which instantiation of the kernel.
+struct DecodeVariant {
+  int32_t head_dim = 0;   // of q, k and v; a multiple of 8, at most 256
+  bool bf16 = true;       // q, k, v and out: bf16, or f16
+  int32_t tile_rows = 0;  // 16 or 64
+
+  friend bool operator==(const DecodeVariant&, const DecodeVariant&) = default;
+};
+
+[[nodiscard]] bool decode_supports(const DecodeVariant& variant);
+
+// Blocks of the grid on a device of `multiprocessors`.
+[[nodiscard]] int32_t decode_blocks(const DecodeVariant& variant, int32_t multiprocessors);
+
+// Floats that the partial results of one block take: two pieces at most.
+[[nodiscard]] inline int64_t decode_partial_floats(const DecodeVariant& variant) {
+  const int64_t padded = (variant.head_dim + 63) / 64 * 64;
+  return 2 * variant.tile_rows * (padded + 2);
+}
+
+// Device pointers; strides in elements, multiples of 8; q, out and KV aligned to 16 bytes.
+struct DecodeParams {
+  const void* q = nullptr;  // [T, num_q_heads * head_dim]
+  int64_t q_stride = 0;
+  void* out = nullptr;  // [T, num_q_heads * head_dim]
+  int64_t out_stride = 0;
+  float* lse = nullptr;  // [T, num_q_heads], natural logarithm; null: not wanted
+
+  // K of a token and head is followed by its V.
+  const void* kv = nullptr;
+  int64_t page_stride = 0;
+  int64_t head_stride = 0;
+  int64_t token_stride = 0;
+  const int32_t* page_indices = nullptr;
+  FastDivisor page_size;
+
+  const DecodeTile* tiles = nullptr;
+  const DecodeStretch* stretches = nullptr;  // [blocks]
+  float* partials = nullptr;                 // [blocks * decode_partial_floats()]
+  // [blocks], zero before the first launch; every launch leaves them zero.
+  int32_t* counters = nullptr;
+
+  int32_t blocks = 0;  // of the grid
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  FastDivisor group;  // num_q_heads / num_kv_heads
+  int32_t head_dim = 0;
+  float score_scale = 0.0F;  // of q . k, times log2(e); positive
+  float out_scale = 1.0F;
+  bool causal = true;
+};
+
+// Launches on `stream` of the current device. Returns the first error of the launch itself.
+cudaError_t launch_decode(const DecodeVariant& variant,
+                          const DecodeParams& params,
+                          cudaStream_t stream);
+
+}  // namespace tenon::flash

@@ -1,0 +1,86 @@
+// The plan of the decode kernel (decode.h): which block of the grid streams which keys.
+//
+// Query rows are packed: a tile holds up to `tile_rows` (query token, head of the group) pairs of one
+// batch row, all of which read the keys of one KV head. (tile, KV head) is a unit, numbered
+// tile * num_kv_heads + head. The plan lays the units on a line, as long as their keys plus a fixed
+// cost each, and cuts the line into one stretch a block (stream-K, arXiv 2301.03598), so that all
+// blocks move about the same number of bytes however ragged the batch is. A unit that is cut leaves
+// one partial result a piece; the block that finishes last merges them, in the same launch.
+//
+// The grid is fixed when a plan's capacity is: short plans leave blocks without work. Time is
+// O(tiles + blocks), nothing is allocated.
+//
+// Ownership:     writes into the caller's arrays. Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace tenon {
+struct BatchView;
+}
+
+namespace tenon::flash {
+
+// One tile of packed query rows. Packed row r of a batch row is head r % group of the group, of its
+// query token r / group. Device format.
+struct alignas(32) DecodeTile {
+  int32_t keys;         // keys that its last query token sees; 0: out = 0, lse = -inf
+  int32_t seq_len;      // of the batch row
+  int32_t query_len;    // of the batch row
+  int32_t first_token;  // of the batch row among the step's tokens
+  int32_t first_row;    // packed row of the batch row that the tile starts with
+  int32_t rows;         // packed rows of the tile
+  int32_t page_begin;   // of the batch row in page_indices
+  int32_t reserved;
+};
+
+// The stretch of one block: units [unit_begin, unit_end), from key `key_begin` of the first one to
+// key `key_end` of the last one. Device format.
+struct alignas(32) DecodeStretch {
+  int32_t unit_begin;
+  int32_t unit_end;
+  int32_t key_begin;
+  int32_t key_end;      // kAllKeys: the last unit is done to its end
+  int32_t first_block;  // where the first unit began, if before this block
+  int32_t last_block;   // where the last unit ends, if after this block
+  int32_t reserved[2];
+
+  static constexpr int32_t kAllKeys = 0x7fffffff;
+};
+
+struct DecodePlanShape {
+  int32_t blocks = 0;  // of the grid
+  int32_t num_kv_heads = 0;
+  int32_t group = 0;      // query heads of a KV head
+  int32_t tile_rows = 0;  // of the kernel: 16 or 64
+  bool causal = true;
+};
+
+// Tiles that `query_len` query tokens take.
+[[nodiscard]] inline int64_t decode_tiles(const DecodePlanShape& shape, int64_t query_len) {
+  return (query_len * shape.group + shape.tile_rows - 1) / shape.tile_rows;
+}
+
+// The most tiles of any step with at most `rows` rows and `tokens` query tokens.
+[[nodiscard]] inline int64_t max_decode_tiles(const DecodePlanShape& shape,
+                                              int64_t rows,
+                                              int64_t tokens) {
+  return rows + tokens * shape.group / shape.tile_rows;
+}
+
+// Writes the tiles of batch rows [row_begin, row_end) and returns their number.
+// Requires: room for them (max_decode_tiles).
+int32_t make_decode_tiles(const DecodePlanShape& shape,
+                          const BatchView& batch,
+                          int32_t row_begin,
+                          int32_t row_end,
+                          std::span<DecodeTile> tiles);
+
+// Deals the units of `tiles` out to shape.blocks stretches. Blocks beyond `active` get none.
+void deal_decode_tiles(const DecodePlanShape& shape,
+                       std::span<const DecodeTile> tiles,
+                       int32_t active,
+                       std::span<DecodeStretch> stretches);
+
+}  // namespace tenon::flash

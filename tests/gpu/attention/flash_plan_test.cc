@@ -1,0 +1,169 @@
+// The decode kernel's plan: every key of every unit in exactly one stretch, pieces that find each
+// other, loads that are even. Needs no GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "attention/backends/flash/decode_plan.h"
+#include "attention/synthetic_batch.h"
+
+namespace tenon::flash {
+namespace {
+
+struct Dealt {
+  std::vector<DecodeTile> tiles;
+  std::vector<DecodeStretch> stretches;
+};
+
+Dealt deal(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows, int32_t active) {
+  const SyntheticBatch batch = make_batch(rows, 16, blocks_needed(rows, 16), 3);
+  Dealt dealt;
+  dealt.tiles.resize(static_cast<size_t>(
+      max_decode_tiles(shape, batch.view.num_rows(), batch.view.num_tokens())));
+  const int32_t count =
+      make_decode_tiles(shape, batch.view, 0, batch.view.num_rows(), dealt.tiles);
+  EXPECT_LE(static_cast<size_t>(count), dealt.tiles.size());
+  dealt.tiles.resize(static_cast<size_t>(count));
+  dealt.stretches.resize(static_cast<size_t>(shape.blocks));
+  deal_decode_tiles(shape, dealt.tiles, active, dealt.stretches);
+  return dealt;
+}
+
+struct Piece {
+  int32_t begin, end, block, first_block, last_block;
+};
+
+// Reads the stretches as the kernel does; returns the pieces of every unit in the order of keys.
+std::vector<std::vector<Piece>> pieces_of(const DecodePlanShape& shape, const Dealt& dealt) {
+  std::vector<std::vector<Piece>> units(dealt.tiles.size() *
+                                        static_cast<size_t>(shape.num_kv_heads));
+  for (int32_t b = 0; b < shape.blocks; ++b) {
+    const DecodeStretch& s = dealt.stretches[static_cast<size_t>(b)];
+    for (int32_t unit = s.unit_begin; unit < s.unit_end; ++unit) {
+      const int32_t keys = dealt.tiles[static_cast<size_t>(unit / shape.num_kv_heads)].keys;
+      const int32_t begin = unit == s.unit_begin ? s.key_begin : 0;
+      const int32_t end = unit + 1 == s.unit_end ? std::min(s.key_end, keys) : keys;
+      units[static_cast<size_t>(unit)].push_back({begin, end, b, begin > 0 ? s.first_block : b,
+                                                  end < keys ? s.last_block : b});
+    }
+  }
+  return units;
+}
+
+void check(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows, int32_t active) {
+  const Dealt dealt = deal(shape, rows, active);
+  const auto units = pieces_of(shape, dealt);
+  std::set<int32_t> counters;
+  std::set<std::pair<int32_t, bool>> slots;
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const auto& pieces = units[unit];
+    const int32_t keys = dealt.tiles[unit / static_cast<size_t>(shape.num_kv_heads)].keys;
+    ASSERT_FALSE(pieces.empty()) << "unit " << unit;
+    int32_t at = 0;
+    for (const Piece& piece : pieces) {
+      EXPECT_EQ(piece.begin, at);
+      EXPECT_TRUE(piece.end > piece.begin || keys == 0);
+      EXPECT_EQ(piece.first_block, pieces.front().block);
+      EXPECT_EQ(piece.last_block, pieces.back().block);
+      EXPECT_LT(piece.block, active);
+      at = piece.end;
+      if (pieces.size() > 1) {
+        const bool opens = piece.block == piece.first_block;
+        EXPECT_TRUE(slots.emplace(piece.block, opens).second) << "two pieces in one slot";
+      }
+    }
+    EXPECT_EQ(at, keys);
+    // Pieces lie in consecutive blocks: the kernel counts them by that.
+    EXPECT_EQ(pieces.back().block - pieces.front().block + 1,
+              static_cast<int32_t>(pieces.size()));
+    if (pieces.size() > 1) {
+      EXPECT_TRUE(counters.insert(pieces.front().block).second) << "two units count in one place";
+    }
+  }
+}
+
+std::vector<BatchSpecRow> decode_rows(int32_t count, int32_t keys) {
+  return std::vector<BatchSpecRow>(static_cast<size_t>(count), {1, keys});
+}
+
+TEST(FlashPlan, CoversEveryKeyOnce) {
+  const DecodePlanShape shape{132, 8, 4, 16, true};
+  for (const int32_t rows : {1, 2, 4, 16, 17, 64, 256}) {
+    for (const int32_t keys : {0, 1, 15, 16, 17, 64, 100, 1024, 8191}) {
+      check(shape, decode_rows(rows, keys), 132);
+      check(shape, decode_rows(rows, keys), 40);
+      check(shape, decode_rows(rows, keys), 1);
+    }
+  }
+  check(shape, {}, 132);
+}
+
+TEST(FlashPlan, CoversEveryKeyOnceInRaggedBatches) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 300; ++i) {
+    DecodePlanShape shape;
+    shape.blocks = 1 + static_cast<int32_t>(random() % 264);
+    shape.num_kv_heads = 1 + static_cast<int32_t>(random() % 8);
+    shape.group = 1 + static_cast<int32_t>(random() % 16);
+    shape.tile_rows = random() % 2 == 0 ? 16 : 64;
+    shape.causal = random() % 4 != 0;
+    std::vector<BatchSpecRow> rows(random() % 40);
+    for (BatchSpecRow& row : rows) {
+      row.query_len = random() % 3 == 0 ? static_cast<int32_t>(random() % 50) : 1;
+      row.seq_len = random() % 8 == 0
+                        ? 0
+                        : row.query_len + static_cast<int32_t>(random() % (random() % 2 ? 50 : 5000));
+    }
+    check(shape, rows, 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(shape.blocks)));
+  }
+}
+
+// The longest stretch against an even share, in keys.
+double imbalance(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows) {
+  const Dealt dealt = deal(shape, rows, shape.blocks);
+  std::vector<int64_t> load(static_cast<size_t>(shape.blocks));
+  int64_t total = 0;
+  for (const auto& pieces : pieces_of(shape, dealt)) {
+    for (const Piece& piece : pieces) {
+      load[static_cast<size_t>(piece.block)] += piece.end - piece.begin;
+      total += piece.end - piece.begin;
+    }
+  }
+  return static_cast<double>(*std::max_element(load.begin(), load.end())) * shape.blocks /
+         static_cast<double>(total);
+}
+
+TEST(FlashPlan, SpreadsBytesEvenly) {
+  const DecodePlanShape shape{132, 8, 4, 16, true};
+  EXPECT_LT(imbalance(shape, decode_rows(1, 1024)), 1.05);
+  EXPECT_LT(imbalance(shape, decode_rows(16, 1024)), 1.05);
+  EXPECT_LT(imbalance(shape, decode_rows(17, 1024)), 1.15);
+  EXPECT_LT(imbalance(shape, decode_rows(64, 8192)), 1.01);
+  std::vector<BatchSpecRow> ragged = decode_rows(63, 500);
+  ragged.push_back({1, 100000});
+  EXPECT_LT(imbalance(shape, ragged), 1.1);  // starting the short rows counts, too
+}
+
+TEST(FlashPlan, CutsASingleUnitOverNearlyAllBlocks) {
+  const DecodePlanShape shape{132, 1, 8, 16, true};
+  const Dealt dealt = deal(shape, decode_rows(1, 131072), 132);
+  EXPECT_GE(pieces_of(shape, dealt)[0].size(), 130U);
+}
+
+TEST(FlashPlan, ATileSeesWhatItsLastTokenSees) {
+  const DecodePlanShape shape{4, 1, 3, 16, true};
+  const Dealt dealt = deal(shape, {{10, 25}}, 4);
+  ASSERT_EQ(dealt.tiles.size(), 2U);
+  EXPECT_EQ(dealt.tiles[0].rows, 16);
+  EXPECT_EQ(dealt.tiles[0].keys, 15 + 6);  // packed row 15 belongs to token 5
+  EXPECT_EQ(dealt.tiles[1].first_row, 16);
+  EXPECT_EQ(dealt.tiles[1].rows, 14);
+  EXPECT_EQ(dealt.tiles[1].keys, 25);
+}
+
+}  // namespace
+}  // namespace tenon::flash
