@@ -1,6 +1,7 @@
 // A warm engine must not touch the heap between forward passes.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -40,9 +41,10 @@ void operator delete[](void* memory, std::size_t) noexcept {
 namespace tenon {
 namespace {
 
-TEST(Scheduler, StepsOfRunningRequestsDoNotAllocate) {
+void expect_no_allocations(int32_t steps_in_flight) {
   constexpr int32_t kRequests = 64;
   SchedulerConfig config;
+  config.max_steps_in_flight = steps_in_flight;
   config.num_blocks = 2000;
   config.budget = {
       .max_num_batched_tokens = 512, .max_num_seqs = kRequests, .chunked_prefill = true};
@@ -54,19 +56,37 @@ TEST(Scheduler, StepsOfRunningRequestsDoNotAllocate) {
                           .max_total_tokens = 400})
                     .ok());
   }
-  StepPlan plan;
+  std::array<StepPlan, 2> plans;
   std::vector<RowResult> results;
   int64_t before = 0;
+  const auto commit = [&](const StepPlan& plan) {
+    results.assign(plan.rows.size(), {.token = static_cast<int32_t>(plan.step)});
+    scheduler.commit(plan, results);
+  };
   for (int step = 0; step < 200; ++step) {
     if (step == 20) before = num_allocations;  // all are admitted by then
+    StepPlan& plan = plans[static_cast<size_t>(step % 2)];
     scheduler.plan(config.budget, &plan);
-    results.assign(plan.rows.size(), {.token = step});
+    ASSERT_FALSE(plan.empty());
     scheduler.apply(&plan);
-    scheduler.commit(plan, results);
+    if (steps_in_flight == 1) {
+      commit(plan);
+    } else if (step > 0) {
+      commit(plans[static_cast<size_t>((step + 1) % 2)]);
+    }
   }
   EXPECT_EQ(scheduler.num_running(), kRequests);
+  EXPECT_GT(scheduler.state().requests.at(0).num_tokens(), 200);
   EXPECT_GT(before, 0);
   EXPECT_EQ(num_allocations, before);
+}
+
+TEST(Scheduler, StepsOfRunningRequestsDoNotAllocate) {
+  expect_no_allocations(1);
+}
+
+TEST(Scheduler, StepsInFlightDoNotAllocate) {
+  expect_no_allocations(2);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/scheduler/simulated_engine.h"
@@ -21,18 +22,19 @@ struct FuzzCase {
   PreemptionMode mode;
   bool prefix_caching;
   bool chunked;
-  size_t depth;  // steps in flight at once
+  size_t depth;               // steps in flight at once
+  int32_t request_depth = 1;  // of them, with a row of one request
 };
 
-std::vector<FuzzCase> all_cases() {
+std::vector<FuzzCase> cases_of(const std::vector<std::pair<size_t, int32_t>>& depths) {
   std::vector<FuzzCase> cases;
   for (const auto policy : {SchedulingPolicy::kFcfs, SchedulingPolicy::kPriority}) {
     for (const auto mode :
          {PreemptionMode::kAuto, PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
       for (const bool prefix_caching : {true, false}) {
         for (const bool chunked : {true, false}) {
-          for (const size_t depth : {1U, 2U, 3U}) {
-            cases.push_back({policy, mode, prefix_caching, chunked, depth});
+          for (const auto& [depth, request_depth] : depths) {
+            cases.push_back({policy, mode, prefix_caching, chunked, depth, request_depth});
           }
         }
       }
@@ -45,7 +47,8 @@ std::string name_of(const FuzzCase& c) {
   static constexpr const char* kModes[] = {"auto", "recompute", "swap"};
   return std::string(c.policy == SchedulingPolicy::kFcfs ? "fcfs" : "priority") + "_" +
          kModes[static_cast<size_t>(c.mode)] + (c.prefix_caching ? "_cache" : "_nocache") +
-         (c.chunked ? "_chunked" : "_whole") + "_depth" + std::to_string(c.depth);
+         (c.chunked ? "_chunked" : "_whole") + "_depth" + std::to_string(c.depth) +
+         (c.request_depth > 1 ? "_ahead" + std::to_string(c.request_depth) : "");
 }
 
 void PrintTo(const FuzzCase& c, std::ostream* out) {
@@ -75,6 +78,8 @@ class FuzzDriver {
 
   const SchedulerStats& stats() const { return engine_.scheduler.stats(); }
   size_t num_finished() const { return engine_.finished.size(); }
+  uint64_t pending_rows() const { return engine_.pending_rows; }
+  uint64_t orphans_of_finished() const { return engine_.orphans_of_finished; }
 
  private:
   uint32_t below(uint32_t limit) { return static_cast<uint32_t>(random_() % limit); }
@@ -90,6 +95,7 @@ class FuzzDriver {
         options_.mode == PreemptionMode::kRecompute ? 0 : 1 + static_cast<int32_t>(below(24));
     config.prefix_caching = options_.prefix_caching;
     config.policy = options_.policy;
+    config.max_steps_in_flight = options_.request_depth;
     config.preemption_mode = options_.mode;
     config.costs = {.seconds_per_token = 1, .seconds_per_block = 1.5};
     config.budget.chunked_prefill = options_.chunked;
@@ -115,6 +121,7 @@ class FuzzDriver {
     request.priority = static_cast<int32_t>(below(3));
     if (chance(20)) request.cache_salt = "salt";
     request.read_prefix_cache = chance(90);
+    if (options_.request_depth > 1) request.run_ahead = chance(85);
     live_.push_back(request.id);
     engine_.add(std::move(request));
   }
@@ -156,6 +163,10 @@ class FuzzDriver {
     }
     ASSERT_EQ(first_.hit_blocks, second_.hit_blocks);
     ASSERT_TRUE(std::ranges::all_of(first_.scratch.ref_deltas, [](int32_t d) { return d == 0; }));
+    // What the engine relies on: with nothing in flight there is something to do.
+    if (engine_.num_in_flight() == 0 && engine_.scheduler.has_requests()) {
+      ASSERT_FALSE(first_.empty());
+    }
   }
 
   void account(const StepPlan& plan) {
@@ -178,6 +189,8 @@ class FuzzDriver {
     EXPECT_GE(now.prompt_tokens_cached, before_.prompt_tokens_cached);
     EXPECT_LE(now.prompt_tokens_cached, now.prompt_tokens);
     EXPECT_EQ(now.recomputed_tokens, engine_.recomputed_tokens);
+    EXPECT_GE(now.orphan_rows, before_.orphan_rows);
+    EXPECT_EQ(now.orphan_rows, engine_.orphans_of_finished + engine_.orphans_of_aborted);
     EXPECT_GE(now.prefix_queries, before_.prefix_queries);
     EXPECT_GE(now.prefix_hits, before_.prefix_hits);
     EXPECT_LE(now.prefix_hits, now.prefix_queries);
@@ -230,7 +243,7 @@ class FuzzDriver {
 class SchedulerFuzz : public ::testing::TestWithParam<FuzzCase> {};
 
 TEST_P(SchedulerFuzz, HoldsItsProperties) {
-  uint64_t swaps = 0, recomputes = 0, hits = 0, recomputed = 0;
+  uint64_t swaps = 0, recomputes = 0, hits = 0, recomputed = 0, orphans = 0, pending = 0;
   size_t finished = 0;
   for (uint32_t seed = 1; seed <= 12 && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
@@ -240,6 +253,8 @@ TEST_P(SchedulerFuzz, HoldsItsProperties) {
     recomputes += driver.stats().preemptions_recompute;
     hits += driver.stats().prefix_hits;
     recomputed += driver.stats().recomputed_tokens;
+    orphans += driver.orphans_of_finished();
+    pending += driver.pending_rows();
     finished += driver.num_finished();
   }
   // The load really did what the case is about.
@@ -248,11 +263,18 @@ TEST_P(SchedulerFuzz, HoldsItsProperties) {
   EXPECT_EQ(swaps > 0, GetParam().mode != PreemptionMode::kRecompute);
   EXPECT_GT(recomputes, 0U);  // also in the other modes, when the host pool is full
   EXPECT_GT(recomputed, 0U);
+  EXPECT_EQ(pending > 1000, GetParam().request_depth > 1);
+  EXPECT_EQ(pending > 0, GetParam().request_depth > 1);
+  EXPECT_EQ(orphans > 0, GetParam().request_depth > 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
                          SchedulerFuzz,
-                         ::testing::ValuesIn(all_cases()),
+                         ::testing::ValuesIn(cases_of({{1, 1}, {2, 1}, {3, 1}})),
+                         [](const auto& param) { return name_of(param.param); });
+INSTANTIATE_TEST_SUITE_P(RunAhead,
+                         SchedulerFuzz,
+                         ::testing::ValuesIn(cases_of({{2, 2}, {3, 2}, {3, 3}})),
                          [](const auto& param) { return name_of(param.param); });
 
 }  // namespace

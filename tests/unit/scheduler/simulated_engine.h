@@ -3,7 +3,8 @@
 // Each KV cell holds a fingerprint of all tokens up to its own (and of the cache salt), the next
 // token is a pure function of that fingerprint, and every row reads all cells of its context
 // through its block table. A wrong slot, a stale prefix hit, a lost swap copy or a block freed too
-// early changes what is read and fails at once.
+// early changes what is read and fails at once. Pending tokens are taken from where the plan says
+// that they were sampled, when the row executes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -83,8 +84,8 @@ class SimulatedEngine {
     clients_.erase(id);
   }
 
-  // Plans and applies one step. Its work happens now, or, as on a device that lags behind, only
-  // when it is committed. False if there was nothing to do.
+  // Plans and applies one step. Its work, and that of earlier steps, happens now, or, as on a
+  // device that lags behind, only when it is committed. False if there was nothing to do.
   bool issue(bool lagging = false) {
     if (!spare_.empty()) {
       in_flight_.push_back(std::move(spare_.back()));
@@ -101,6 +102,7 @@ class SimulatedEngine {
       in_flight_.pop_back();
       return false;
     }
+    max_in_flight_ = std::max(max_in_flight_, in_flight_.size());
     check_plan(flight.plan);
     scheduler.apply(&flight.plan);
     // What is swapped out is read in order, before anything of this step or a later one overwrites
@@ -114,7 +116,11 @@ class SimulatedEngine {
       const ScheduledRequest& request = scheduler.request(row.slot);
       flight.work.push_back({request.tokens, request.block_table, clients_.at(row.id).salt});
     }
-    if (!lagging) execute(flight);
+    if (!lagging) {
+      for (Flight& earlier : in_flight_) {
+        if (!earlier.executed) execute(earlier);
+      }
+    }
     return true;
   }
 
@@ -123,8 +129,14 @@ class SimulatedEngine {
     Flight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     if (!flight.executed) execute(flight);
-    for (size_t i = 0; i < flight.plan.rows.size(); ++i)
-      deliver(flight.plan.rows[i], flight.results[i]);
+    for (size_t i = 0; i < flight.plan.rows.size(); ++i) {
+      const PlanRow& row = flight.plan.rows[i];
+      EXPECT_EQ(scheduler.lives(flight.plan, row), clients_.contains(row.id));
+      if (!clients_.contains(row.id)) {
+        ++(finished.contains(row.id) ? orphans_of_finished : orphans_of_aborted);
+      }
+      deliver(row, flight.results[i]);
+    }
     scheduler.commit(flight.plan, flight.results);
     spare_.push_back(std::move(flight));
   }
@@ -135,6 +147,16 @@ class SimulatedEngine {
     last_plan = in_flight_.back().plan;
     commit();
     return true;
+  }
+  // With as many steps in flight as a request may have.
+  void run_ahead_to_end(int max_turns = 100000) {
+    const auto depth = static_cast<size_t>(scheduler.state().config.max_steps_in_flight);
+    while (num_in_flight() > 0 || scheduler.has_requests()) {
+      ASSERT_GT(max_turns--, 0);
+      const bool issued = num_in_flight() < depth && issue(true);
+      ASSERT_TRUE(issued || num_in_flight() > 0);
+      if (!issued || num_in_flight() == depth) commit();
+    }
   }
   void run_to_end(int max_steps = 100000) {
     while (scheduler.has_requests() && max_steps-- > 0) ASSERT_TRUE(step());
@@ -150,6 +172,8 @@ class SimulatedEngine {
   StepPlan last_plan;                                  // of step()
   std::map<RequestId, std::vector<int32_t>> finished;  // outputs
   uint64_t recomputed_tokens = 0;  // computed although the request had them before
+  uint64_t pending_rows = 0;       // rows whose token was not known when they were planned
+  uint64_t orphans_of_finished = 0, orphans_of_aborted = 0;  // rows of requests that had ended
 
  private:
   struct Cell {
@@ -197,9 +221,14 @@ class SimulatedEngine {
     }
     // As attention does: all rows write, then all rows read.
     flight.results.assign(flight.plan.rows.size(), {});
+    std::vector<int32_t>& sampled = sampled_[flight.plan.step];
+    // A device keeps no more of them than there are steps in flight.
+    while (sampled_.size() > max_in_flight_) sampled_.erase(sampled_.begin());
+    sampled.assign(flight.plan.rows.size(), kPendingToken);
     for (size_t i = 0; i < flight.work.size(); ++i) {
       const PlanRow& row = flight.plan.rows[i];
-      const Work& work = flight.work[i];
+      Work& work = flight.work[i];
+      resolve_pending(row, work);
       Fingerprint print = SimulatedModel::begin(work.salt);
       for (int32_t p = 0; p < row.start + row.num_tokens; ++p) {
         print = SimulatedModel::next(print, work.tokens.at(static_cast<size_t>(p)));
@@ -215,7 +244,26 @@ class SimulatedEngine {
         ASSERT_EQ(read.position, p) << "request " << row.id << ", step " << flight.plan.step;
         ASSERT_EQ(read.print, print) << "request " << row.id << ", step " << flight.plan.step;
       }
-      if (row.sample) flight.results[i].token = model_.sample(print);
+      if (row.sample) flight.results[i].token = sampled[i] = model_.sample(print);
+    }
+  }
+
+  // The last tokens of a row's context may all be pending: each was sampled one row earlier.
+  void resolve_pending(const PlanRow& row, Work& work) {
+    if (row.pending_step > 0) {
+      ++pending_rows;
+      work.tokens[static_cast<size_t>(row.start)] =
+          sampled_.at(row.pending_step).at(static_cast<size_t>(row.pending_row));
+    }
+    for (int32_t p = 0; p < row.start; ++p) {
+      int32_t& token = work.tokens[static_cast<size_t>(p)];
+      if (token == kPendingToken) token = resolved_.at({row.id, p});
+    }
+    for (int32_t p = 0; p < row.start + row.num_tokens; ++p) {
+      ASSERT_NE(work.tokens[static_cast<size_t>(p)], kPendingToken) << "request " << row.id;
+    }
+    if (row.pending_step > 0) {
+      resolved_[{row.id, row.start}] = work.tokens[static_cast<size_t>(row.start)];
     }
   }
 
@@ -246,6 +294,18 @@ class SimulatedEngine {
       EXPECT_EQ(request.id, row.id);
       EXPECT_GT(row.num_tokens, 0);
       EXPECT_LE(row.start + row.num_tokens, request.num_tokens());
+      EXPECT_LT(row.start + row.num_tokens,
+                std::max(request.max_total_tokens, request.num_prompt_tokens + 1));
+      EXPECT_LT(request.rows_in_flight, scheduler.state().config.max_steps_in_flight);
+      const auto first = request.tokens.begin() + row.start;
+      const auto num_pending = std::count(first, first + row.num_tokens, kPendingToken);
+      EXPECT_EQ(num_pending, row.pending_step > 0 ? 1 : 0);
+      if (row.pending_step > 0) {
+        EXPECT_TRUE(request.run_ahead);
+        EXPECT_EQ(row.num_tokens, 1);
+        EXPECT_GT(row.pending_step, scheduler.state().last_committed);
+        EXPECT_LT(row.pending_step, plan.step);
+      }
       EXPECT_EQ(row.sample, row.start + row.num_tokens == request.num_tokens());
       EXPECT_EQ(row.kind == RowKind::kPrefill, row.start == 0);
       EXPECT_LE(last, row.kind);
@@ -257,8 +317,11 @@ class SimulatedEngine {
     EXPECT_LE(num_tokens, budget.max_num_batched_tokens);
     EXPECT_EQ(plan.num_decode_rows + plan.num_extend_rows + plan.num_prefill_rows,
               static_cast<int32_t>(plan.rows.size()));
-    for (const Preemption& preemption : plan.preemptions)
+    for (const Preemption& preemption : plan.preemptions) {
       EXPECT_FALSE(rows.contains(preemption.id));
+      EXPECT_EQ(scheduler.request(preemption.slot).rows_in_flight, 0);
+      EXPECT_FALSE(scheduler.request(preemption.slot).ends_pending());
+    }
     for (const Admission& admission : plan.admissions) EXPECT_EQ(rows[admission.id], 1);
     EXPECT_TRUE(plan.preemptions.empty() || plan.admissions.empty());
   }
@@ -266,7 +329,10 @@ class SimulatedEngine {
   SimulatedModel model_;
   std::vector<Cell> device_, host_;
   std::map<RequestId, Client> clients_;
+  std::map<StepId, std::vector<int32_t>> sampled_;             // by row, of executed steps
+  std::map<std::pair<RequestId, int32_t>, int32_t> resolved_;  // by position; once pending
   std::deque<Flight> in_flight_;
+  size_t max_in_flight_ = 1;
   std::vector<Flight> spare_;
 };
 
