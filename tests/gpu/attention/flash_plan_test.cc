@@ -24,10 +24,13 @@ Dealt deal(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows, 
   Dealt dealt;
   dealt.tiles.resize(static_cast<size_t>(
       max_decode_tiles(shape, batch.view.num_rows(), batch.view.num_tokens())));
-  const int32_t count =
-      make_decode_tiles(shape, batch.view, 0, batch.view.num_rows(), dealt.tiles);
-  EXPECT_LE(static_cast<size_t>(count), dealt.tiles.size());
-  dealt.tiles.resize(static_cast<size_t>(count));
+  size_t count = 0;
+  for (int32_t row = 0; row < batch.view.num_rows(); ++row) {
+    count += static_cast<size_t>(
+        make_decode_tiles(shape, batch.view, row, std::span(dealt.tiles).subspan(count)));
+  }
+  EXPECT_LE(count, dealt.tiles.size());
+  dealt.tiles.resize(count);
   dealt.stretches.resize(static_cast<size_t>(shape.blocks));
   deal_decode_tiles(shape, dealt.tiles, active, dealt.stretches);
   return dealt;

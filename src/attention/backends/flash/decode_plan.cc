@@ -87,30 +87,26 @@ int64_t least_piece_for_one_each(const DecodePlanShape& shape,
 
 int32_t make_decode_tiles(const DecodePlanShape& shape,
                           const BatchView& batch,
-                          int32_t row_begin,
-                          int32_t row_end,
-                          std::span<DecodeTile> tiles) {
+                          int32_t row,
+                          std::span<DecodeTile> room) {
+  const auto b = static_cast<size_t>(row);
+  const int32_t query_len = batch.query_len(row);
+  const int32_t seq_len = batch.seq_lens[b];
+  const int64_t packed = int64_t{query_len} * shape.group;
   size_t count = 0;
-  for (int32_t row = row_begin; row < row_end; ++row) {
-    const auto b = static_cast<size_t>(row);
-    const int32_t query_len = batch.query_len(row);
-    const int32_t seq_len = batch.seq_lens[b];
-    const int64_t packed = int64_t{query_len} * shape.group;
-    for (int64_t first = 0; first < packed; first += shape.tile_rows) {
-      const int64_t rows = std::min<int64_t>(shape.tile_rows, packed - first);
-      const auto last_token = static_cast<int32_t>((first + rows - 1) / shape.group);
-      DecodeTile& tile = tiles[count++];
-      tile.keys = seq_len == 0 ? 0
-                  : shape.causal ? seq_len - query_len + last_token + 1
-                                 : seq_len;
-      tile.seq_len = seq_len;
-      tile.query_len = query_len;
-      tile.first_token = batch.query_start_loc[b];
-      tile.first_row = static_cast<int32_t>(first);
-      tile.rows = static_cast<int32_t>(rows);
-      tile.page_begin = batch.page_indptr[b];
-      tile.reserved = 0;
-    }
+  for (int64_t first = 0; first < packed; first += shape.tile_rows) {
+    const int64_t rows = std::min<int64_t>(shape.tile_rows, packed - first);
+    const auto last_token = static_cast<int32_t>((first + rows - 1) / shape.group);
+    DecodeTile& tile = room[count++];
+    tile.keys = seq_len;
+    if (shape.causal && seq_len != 0) tile.keys = seq_len - query_len + last_token + 1;
+    tile.seq_len = seq_len;
+    tile.query_len = query_len;
+    tile.first_token = batch.query_start_loc[b];
+    tile.first_row = static_cast<int32_t>(first);
+    tile.rows = static_cast<int32_t>(rows);
+    tile.page_begin = batch.page_indptr[b];
+    tile.reserved = 0;
   }
   return static_cast<int32_t>(count);
 }

@@ -69,13 +69,11 @@ struct DecodePlanShape {
   return rows + tokens * shape.group / shape.tile_rows;
 }
 
-// Writes the tiles of batch rows [row_begin, row_end) and returns their number.
-// Requires: room for them (max_decode_tiles).
+// Writes the tiles of a batch row to the start of `room` and returns their number.
 int32_t make_decode_tiles(const DecodePlanShape& shape,
                           const BatchView& batch,
-                          int32_t row_begin,
-                          int32_t row_end,
-                          std::span<DecodeTile> tiles);
+                          int32_t row,
+                          std::span<DecodeTile> room);
 
 // Deals the units of `tiles` out to shape.blocks stretches. Blocks beyond `active` get none.
 void deal_decode_tiles(const DecodePlanShape& shape,

@@ -1,0 +1,360 @@
+#include "attention/backends/flash/flash_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numbers>
+
+#include "attention/backends/flash/flash_plan.h"
+#include "attention/cuda/kv_block_mover.h"
+#include "attention/cuda/kv_write.h"
+#include "base/check.h"
+#include "tensor/cuda/cuda_device.h"
+
+namespace tenon {
+namespace {
+
+using flash::DecodePart;
+using flash::DecodeParams;
+using flash::DecodeVariant;
+using flash::FastDivisor;
+using flash::FlashPlan;
+using flash::PlanShape;
+using flash::PrefillParams;
+using flash::PrefillRow;
+
+constexpr int64_t kAlignment = 256;
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Device memory of the backend, one buffer.
+struct Workspace {
+  int64_t plan_bytes = 0;
+  int64_t partials_at = 0;
+  int64_t counters_at = 0;          // of the decode kernel
+  int64_t prefill_counters_at = 0;  // of the prefill kernel
+  int64_t bytes = 0;
+};
+
+class FlashBackend final : public AttentionBackend {
+ public:
+  explicit FlashBackend(const BackendContext& context);
+
+  [[nodiscard]] const BackendInfo& info() const override { return info_; }
+  [[nodiscard]] std::vector<std::string> check(const AttentionRequirements& wanted) const override;
+  [[nodiscard]] int64_t workspace_size(const AttentionLimits& limits) const override;
+  Status prepare(const AttentionLimits& limits) override;
+  Result<const AttentionMetadata*> build_metadata(const BatchView& batch,
+                                                  const GraphBounds* graph) override;
+  std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) override;
+  void copy_blocks(KvPool& pool, std::span<const BlockCopy> copies) override;
+  void swap_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> copies) override;
+
+  [[nodiscard]] CudaDevice* device() { return device_; }
+  [[nodiscard]] const AttentionRequirements& group() const { return group_; }
+  [[nodiscard]] const PlanShape& shape() const { return shape_; }
+  template <typename T>
+  [[nodiscard]] T* at(int64_t offset) const {
+    return reinterpret_cast<T*>(memory_.data() + offset);
+  }
+  [[nodiscard]] const Workspace& workspace() const { return workspace_; }
+
+ private:
+  [[nodiscard]] Workspace lay_out(const AttentionLimits& limits) const;
+
+  const AttentionRequirements group_;
+  CudaDevice* const device_;  // null without a GPU: check() says so
+  BackendInfo info_;
+  PlanShape shape_;
+  AttentionLimits limits_;
+  Workspace workspace_;
+  Buffer memory_;
+  Buffer pinned_;  // kMetadataRing plans
+  std::array<FlashPlan, kMetadataRing> plans_;
+  std::array<std::unique_ptr<Fence>, kMetadataRing> copied_;  // the slot's plan is on the device
+  std::vector<PrefillRow> rows_;
+  size_t next_plan_ = 0;
+  std::unique_ptr<KvBlockMover> mover_;
+};
+
+class FlashImpl final : public AttentionImpl {
+ public:
+  FlashImpl(FlashBackend* backend, const LayerParams& params);
+
+  void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) override;
+  bool rope_and_write_kv(const AttentionInput& in,
+                         std::span<const int64_t> slots,
+                         const RopeInput& rope) override;
+  void forward(const AttentionInput& in, const AttentionMetadata& metadata) override;
+
+ private:
+  void decode(const AttentionInput& in,
+              const FlashPlan& plan,
+              const DecodePart& part,
+              cudaStream_t stream) const;
+  void prefill(const AttentionInput& in, const FlashPlan& plan) const;
+
+  FlashBackend* const backend_;
+  const LayerParams params_;
+  DecodeParams decode_;    // what does not change from step to step
+  PrefillParams prefill_;
+};
+
+CudaDevice* cuda_device(Device* device) {
+  return device != nullptr && device->type() == DeviceType::kCuda ? static_cast<CudaDevice*>(device)
+                                                                  : nullptr;
+}
+
+FlashBackend::FlashBackend(const BackendContext& context)
+    : group_(context.requirements), device_(cuda_device(context.device)) {
+  info_.name = "flash";
+  info_.summary = "own kernels for Hopper: split-KV decode and wgmma prefill, side by side";
+  info_.devices = {DeviceType::kCuda};
+  info_.q_dtypes = {DType::kBF16, DType::kF16};
+  info_.kv_dtypes = {DType::kBF16, DType::kF16};
+  info_.max_head_dim = 256;
+  info_.head_dim_multiple = 8;
+  info_.layouts = {KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::kBLHNC};
+  info_.features = static_cast<uint32_t>(AttentionFeature::kNonCausal) |
+                   static_cast<uint32_t>(AttentionFeature::kLse);
+  // With one prefill kernel for all rows, the launch depends on the lengths.
+  info_.graphs = context.split == AttentionSplit::kUnified ? GraphSupport::kNever
+                                                           : GraphSupport::kUniformDecode;
+  info_.max_decode_query_len = std::numeric_limits<int32_t>::max();
+  info_.preference = 200;
+
+  const int32_t group =
+      group_.num_kv_heads > 0 ? std::max(group_.num_q_heads / group_.num_kv_heads, 1) : 1;
+  const bool bf16 = group_.kv_dtype == DType::kBF16;
+  shape_.multiprocessors = device_ != nullptr ? device_->num_sms() : 1;
+  shape_.head_dim = group_.head_dim_qk;
+  shape_.split = context.split;
+  for (flash::DecodePlanShape* decode : {&shape_.narrow, &shape_.wide}) {
+    decode->num_kv_heads = group_.num_kv_heads;
+    decode->group = group;
+    decode->tile_rows = decode == &shape_.narrow ? 16 : 64;
+    decode->causal = group_.causal;
+    decode->blocks = flash::decode_blocks({shape_.head_dim, bf16, decode->tile_rows},
+                                          shape_.multiprocessors);
+  }
+  shape_.prefill.num_q_heads = group_.num_q_heads;
+  shape_.prefill.num_kv_heads = group_.num_kv_heads;
+  shape_.prefill.head_dim = shape_.head_dim;
+  shape_.prefill.page_size = group_.block_size;
+  shape_.prefill.bf16 = bf16;
+  shape_.has_prefill = flash::prefill_supports(shape_.prefill);
+}
+
+std::vector<std::string> FlashBackend::check(const AttentionRequirements& wanted) const {
+  std::vector<std::string> reasons = AttentionBackend::check(wanted);
+  if (wanted.q_dtype != wanted.kv_dtype) {
+    reasons.push_back(fmt::format("query dtype {} with KV cache dtype {}: they must be the same",
+                                  dtype_traits(wanted.q_dtype).name,
+                                  dtype_traits(wanted.kv_dtype).name));
+  }
+  if (wanted.head_dim_qk != wanted.head_dim_v) {
+    reasons.push_back(fmt::format("head_dim_qk {} and head_dim_v {} differ", wanted.head_dim_qk,
+                                  wanted.head_dim_v));
+  }
+  return reasons;
+}
+
+Workspace FlashBackend::lay_out(const AttentionLimits& limits) const {
+  Workspace workspace;
+  int64_t partial_floats = 0;
+  for (const flash::DecodePlanShape* decode : {&shape_.narrow, &shape_.wide}) {
+    partial_floats = std::max(
+        partial_floats, decode->blocks * flash::decode_partial_floats(
+                                             {shape_.head_dim, true, decode->tile_rows}));
+  }
+  const int32_t blocks = std::max(shape_.narrow.blocks, shape_.wide.blocks);
+  workspace.plan_bytes = aligned(FlashPlan::max_bytes(shape_, limits));
+  workspace.partials_at = workspace.plan_bytes;
+  workspace.counters_at =
+      workspace.partials_at + aligned(partial_floats * static_cast<int64_t>(sizeof(float)));
+  workspace.prefill_counters_at =
+      workspace.counters_at + aligned(blocks * static_cast<int64_t>(sizeof(int32_t)));
+  workspace.bytes = workspace.prefill_counters_at + kAlignment;
+  return workspace;
+}
+
+int64_t FlashBackend::workspace_size(const AttentionLimits& limits) const {
+  return lay_out(limits).bytes;
+}
+
+Status FlashBackend::prepare(const AttentionLimits& limits) {
+  if (device_ == nullptr) return unsupported("attention backend flash: no CUDA device");
+  if (limits.max_num_seqs <= 0 || limits.max_num_batched_tokens <= 0 || limits.max_seq_len <= 0) {
+    return invalid_argument("attention limits must be positive: {} rows, {} tokens, {} keys",
+                            limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_seq_len);
+  }
+  workspace_ = lay_out(limits);
+  TENON_ASSIGN_OR_RETURN(memory_, device_->allocate(static_cast<size_t>(workspace_.bytes)));
+  TENON_ASSIGN_OR_RETURN(
+      pinned_, device_->allocate_host(static_cast<size_t>(workspace_.plan_bytes * kMetadataRing)));
+  for (std::unique_ptr<Fence>& fence : copied_) fence = device_->make_fence();
+  mover_ = std::make_unique<KvBlockMover>(device_);
+  rows_.reserve(static_cast<size_t>(limits.max_num_seqs));
+  limits_ = limits;
+  return ok_status();
+}
+
+Result<const AttentionMetadata*> FlashBackend::build_metadata(const BatchView& batch,
+                                                              const GraphBounds* graph) {
+  TENON_RETURN_IF_ERROR(validate_batch_rows(batch, group_.block_size));
+  TENON_RETURN_IF_ERROR(check_batch_limits(batch, limits_));
+  if (graph != nullptr) {
+    if (info_.graphs == GraphSupport::kNever) {
+      return make_status(StatusCode::kFailedPrecondition,
+                         "attention backend flash: no graphs with --attention-split unified");
+    }
+    if (batch.num_rows() != graph->num_rows || batch.num_tokens() != graph->num_rows ||
+        batch.max_query_len > 1) {
+      return make_status(StatusCode::kFailedPrecondition,
+                         "batch of {} rows and {} tokens in a graph of {} decode rows",
+                         batch.num_rows(), batch.num_tokens(), graph->num_rows);
+    }
+  }
+  const size_t slot = next_plan_;
+  next_plan_ = (next_plan_ + 1) % plans_.size();
+  TENON_RETURN_IF_ERROR(copied_[slot]->wait());
+  std::byte* buffer = pinned_.data() + static_cast<int64_t>(slot) * workspace_.plan_bytes;
+  FlashPlan& plan = plans_[slot];
+  plan.build(shape_, batch, buffer, rows_);
+  device_->upload(memory_.data(), buffer, static_cast<size_t>(plan.bytes));
+  copied_[slot]->record();
+  return &plan;
+}
+
+std::unique_ptr<AttentionImpl> FlashBackend::make_impl(const LayerParams& params) {
+  TENON_CHECK(device_ != nullptr);
+  TENON_CHECK_EQ(params.num_q_heads, group_.num_q_heads);
+  TENON_CHECK_EQ(params.num_kv_heads, group_.num_kv_heads);
+  TENON_CHECK_EQ(params.head_dim_qk, group_.head_dim_qk);
+  TENON_CHECK_EQ(params.head_dim_v, group_.head_dim_v);
+  TENON_CHECK_EQ(params.kv.block_size, group_.block_size);
+  TENON_CHECK_EQ(params.kv.v_offset, int64_t{params.head_dim_qk});
+  TENON_CHECK_GT(params.scale, 0.0F);
+  TENON_CHECK(!params.sliding_window && params.logits_soft_cap == 0.0F);
+  // The prefill kernel takes cells as they are.
+  if (params.kv.k_scale != 1.0F || params.kv.v_scale != 1.0F) shape_.has_prefill = false;
+  return std::make_unique<FlashImpl>(this, params);
+}
+
+void FlashBackend::copy_blocks(KvPool& pool, std::span<const BlockCopy> copies) {
+  mover_->copy(pool, copies);
+}
+
+void FlashBackend::swap_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> copies) {
+  mover_->swap(src, dst, copies);
+}
+
+FlashImpl::FlashImpl(FlashBackend* backend, const LayerParams& params)
+    : backend_(backend), params_(params) {
+  const KvView& kv = params.kv;
+  decode_.kv = kv.base;
+  decode_.page_stride = kv.block_stride;
+  decode_.head_stride = kv.head_stride;
+  decode_.token_stride = kv.token_stride;
+  decode_.page_size = FastDivisor(kv.block_size);
+  decode_.num_q_heads = params.num_q_heads;
+  decode_.num_kv_heads = params.num_kv_heads;
+  decode_.group = FastDivisor(params.num_q_heads / params.num_kv_heads);
+  decode_.head_dim = params.head_dim_qk;
+  decode_.score_scale = params.scale * kv.k_scale * std::numbers::log2e_v<float>;
+  decode_.out_scale = kv.v_scale;
+  decode_.causal = backend->group().causal;
+
+  prefill_.shape = backend->shape().prefill;
+  prefill_.causal = backend->group().causal;
+  prefill_.scale = params.scale;
+  prefill_.pages.base = kv.base;
+  prefill_.pages.num_pages = kv.num_blocks;
+  prefill_.pages.page_stride = kv.block_stride;
+  prefill_.pages.head_stride = kv.head_stride;
+  prefill_.pages.token_stride = kv.token_stride;
+  prefill_.pages.v_offset = kv.v_offset;
+}
+
+void FlashImpl::write_kv(const TensorView& k,
+                         const TensorView& v,
+                         std::span<const int64_t> slots) {
+  write_kv_on_gpu(backend_->device(), params_.kv, k, v, slots);
+}
+
+bool FlashImpl::rope_and_write_kv(const AttentionInput& in,
+                                  std::span<const int64_t> slots,
+                                  const RopeInput& rope) {
+  rope_and_write_kv_on_gpu(backend_->device(), params_.kv, in, slots, rope);
+  return true;
+}
+
+void FlashImpl::forward(const AttentionInput& in, const AttentionMetadata& metadata) {
+  const auto& plan = static_cast<const FlashPlan&>(metadata);
+  TENON_CHECK(in.q.dtype == params_.kv.dtype && in.out.dtype == in.q.dtype);
+  TENON_CHECK(in.q.stride[1] == 1 && in.out.stride[1] == 1);
+  CudaDevice* device = backend_->device();
+  const cudaStream_t decode_stream = plan.side_by_side ? device->side_stream() : device->stream();
+  if (plan.side_by_side) device->fork_side();
+  // First, so that its blocks find their multiprocessors empty.
+  decode(in, plan, plan.narrow, decode_stream);
+  decode(in, plan, plan.wide, decode_stream);
+  prefill(in, plan);
+  if (plan.side_by_side) device->join_side();
+}
+
+void FlashImpl::decode(const AttentionInput& in,
+                       const FlashPlan& plan,
+                       const DecodePart& part,
+                       cudaStream_t stream) const {
+  if (part.blocks == 0) return;
+  const Workspace& workspace = backend_->workspace();
+  DecodeParams params = decode_;
+  params.q = in.q.data;
+  params.q_stride = in.q.stride[0];
+  params.out = in.out.data;
+  params.out_stride = in.out.stride[0];
+  params.lse = in.lse.empty() ? nullptr : in.lse.data();
+  params.page_indices = backend_->at<const int32_t>(plan.pages_at);
+  params.tiles = backend_->at<const flash::DecodeTile>(part.tiles_at);
+  params.stretches = backend_->at<const flash::DecodeStretch>(part.stretches_at);
+  params.partials = backend_->at<float>(workspace.partials_at);
+  params.counters = backend_->at<int32_t>(workspace.counters_at);
+  params.blocks = part.blocks;
+  const bool is_narrow = &part == &plan.narrow;
+  const DecodeVariant variant{params.head_dim, params_.kv.dtype == DType::kBF16,
+                              is_narrow ? 16 : 64};
+  backend_->device()->note(flash::launch_decode(variant, params, stream), "flash decode");
+}
+
+void FlashImpl::prefill(const AttentionInput& in, const FlashPlan& plan) const {
+  if (plan.prefill.plan.num_tiles == 0) return;
+  PrefillParams params = prefill_;
+  params.plan = plan.prefill.plan;
+  params.num_tokens = static_cast<int32_t>(in.q.rows());
+  params.q = in.q.data;
+  params.q_stride = in.q.stride[0];
+  params.k = in.k.data;
+  params.k_stride = in.k.stride[0];
+  params.v = in.v.data;
+  params.v_stride = in.v.stride[0];
+  params.out = in.out.data;
+  params.out_stride = in.out.stride[0];
+  params.lse = in.lse.empty() ? nullptr : in.lse.data();
+  params.tiles = backend_->at<const flash::PrefillTile>(plan.prefill.tiles_at);
+  params.page_indices = backend_->at<const int32_t>(plan.pages_at);
+  params.counters = backend_->at<int32_t>(backend_->workspace().prefill_counters_at);
+  params.max_blocks = plan.prefill.max_blocks;
+  backend_->device()->note(flash::launch_prefill(params, backend_->device()->stream()),
+                           "flash prefill");
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> make_flash_attention(const BackendContext& context) {
+  return std::make_unique<FlashBackend>(context);
+}
+
+}  // namespace tenon

@@ -1,0 +1,76 @@
+// The plan of one step of the flash backend: which rows go which way, and what their kernels read.
+//
+// A plan is written straight into a pinned buffer that is copied to the device in one piece. Its parts
+// lie one after the other; for a batch of decode rows alone their places depend on the number of rows
+// only, so that a captured graph finds the next plan where it found this one.
+//
+// Ownership:     a FlashPlan borrows the buffer it was written to. Thread safety: plain data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/backend.h"
+#include "attention/backends/flash/decode.h"
+#include "attention/backends/flash/prefill.h"
+
+namespace tenon::flash {
+
+struct PlanShape {
+  DecodePlanShape narrow;  // tiles of 16 packed query rows
+  DecodePlanShape wide;    // tiles of 64
+  PrefillShape prefill;
+  bool has_prefill = false;  // the prefill kernel takes this shape; else wide tiles do its rows
+  AttentionSplit split = AttentionSplit::kAuto;
+  int32_t multiprocessors = 0;
+  int32_t head_dim = 0;
+};
+
+// One launch of the decode kernel. Offsets are bytes into the plan's buffer.
+struct DecodePart {
+  int32_t rows = 0;
+  int32_t tiles = 0;
+  int32_t blocks = 0;  // of the grid; 0: nothing to do
+  int64_t tiles_at = 0;
+  int64_t stretches_at = 0;
+};
+
+struct PrefillPart {
+  int32_t rows = 0;
+  PrefillPlan plan;
+  int32_t max_blocks = 0;
+  int64_t tiles_at = 0;
+};
+
+class FlashPlan final : public AttentionMetadata {
+ public:
+  // Bytes that the plan of any step within `limits` takes at most.
+  static int64_t max_bytes(const PlanShape& shape, const AttentionLimits& limits);
+
+  // Writes the plan of `batch` into `buffer` of max_bytes(). `rows` is room for one entry a row.
+  void build(const PlanShape& shape,
+             const BatchView& batch,
+             std::byte* buffer,
+             std::vector<PrefillRow>& rows);
+
+  [[nodiscard]] std::string describe() const override;
+
+  DecodePart narrow, wide;
+  PrefillPart prefill;
+  int64_t pages_at = 0;
+  int64_t bytes = 0;         // of the buffer
+  bool side_by_side = false;  // decode and prefill run at the same time
+
+ private:
+  enum class Way : uint8_t { kNarrow, kWide, kPrefill };
+  [[nodiscard]] static Way way_of(const PlanShape& shape, int32_t query_len);
+  // Blocks for the decode kernel beside a prefill of `rows`; 0: one after the other is quicker.
+  [[nodiscard]] static int32_t share_multiprocessors(const PlanShape& shape,
+                                                     std::span<const PrefillRow> rows,
+                                                     double keys);
+};
+
+}  // namespace tenon::flash
