@@ -47,6 +47,15 @@ struct HistogramData {
   double sum = 0;
 };
 
+// Where the time of the steps went. Seconds since the start; their sums never decrease.
+struct StepTimes {
+  // The engine thread: deciding, input arrays and the attention plan, enqueueing, results.
+  double schedule = 0, prepare = 0, launch = 0, commit = 0;
+  double device = 0;  // from the first to the last piece of work of each step
+  // Only with EngineConfig::profile, of the device.
+  double attention = 0, linear = 0, sampling = 0, other = 0;
+};
+
 // A consistent snapshot, taken at the end of the last step. Counters never decrease.
 struct EngineStats {
   int64_t running = 0, waiting = 0, swapped = 0;    // requests
@@ -59,6 +68,8 @@ struct EngineStats {
   uint64_t preemptions = 0, preemptions_swap = 0, preemptions_recompute = 0;
   uint64_t finished_stop = 0, finished_length = 0, finished_abort = 0, finished_error = 0;
   uint64_t steps = 0;
+  uint64_t graph_steps = 0;  // of those, run by a captured graph
+  StepTimes times;
   HistogramData time_to_first_token, inter_token_latency, time_per_output_token, e2e_latency,
       queue_time, prefill_time, decode_time, inference_time, prompt_length, generation_length,
       iteration_tokens, max_tokens_param;

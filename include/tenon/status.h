@@ -24,6 +24,7 @@ enum class StatusCode : int32_t {
   kDataLoss,           // a file is truncated or corrupt
   kResourceExhausted,  // queue full, out of memory or blocks (HTTP 429)
   kUnavailable,        // loading or draining; try again later (HTTP 503)
+  kFailedPrecondition,  // cannot be done this way; the caller has another
   kAborted,            // cancelled by the caller
   kInternal,           // a failure inside Tenon (HTTP 500)
 };

@@ -11,6 +11,7 @@ std::string_view status_code_name(StatusCode code) {
     case StatusCode::kDataLoss: return "data loss";
     case StatusCode::kResourceExhausted: return "resource exhausted";
     case StatusCode::kUnavailable: return "unavailable";
+    case StatusCode::kFailedPrecondition: return "failed precondition";
     case StatusCode::kAborted: return "aborted";
     case StatusCode::kInternal: return "internal error";
   }

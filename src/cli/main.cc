@@ -67,8 +67,12 @@ void add_engine_options(CLI::App* app, EngineConfig& config) {
                           {"dummy", LoadFormat::kDummy}},
                          "dummy: random weights for a config.json alone");
   add_choice<ModelDType>(app, "--dtype", config.dtype,
-                         {{"auto", ModelDType::kAuto}, {"float32", ModelDType::kFloat32}},
-                         "auto: weights as stored; float32: exact mode, everything dequantised");
+                         {{"auto", ModelDType::kAuto},
+                          {"float32", ModelDType::kFloat32},
+                          {"bfloat16", ModelDType::kBFloat16},
+                          {"float16", ModelDType::kFloat16}},
+                         "auto: weights as stored, on a GPU bfloat16; float32: exact mode on the "
+                         "CPU; bfloat16, float16: on a GPU");
   add_choice<KvCacheDType>(app, "--kv-cache-dtype", config.kv_cache_dtype,
                            {{"auto", KvCacheDType::kAuto},
                             {"float32", KvCacheDType::kF32},
@@ -79,6 +83,11 @@ void add_engine_options(CLI::App* app, EngineConfig& config) {
   app->add_option("--attention-backend", config.attention_backend,
                   "auto, or a name from `tenon backends`")
       ->option_text("NAME");
+  add_choice<AttentionSplitMode>(app, "--attention-split", config.attention_split,
+                                 {{"auto", AttentionSplitMode::kAuto},
+                                  {"unified", AttentionSplitMode::kUnified},
+                                  {"split", AttentionSplitMode::kSplit}},
+                                 "kernels for steps that mix decode and prefill rows");
   app->add_option("--cpu-isa", config.cpu_isa, "auto, portable, avx2 or avx512")
       ->option_text("NAME");
   app->add_option("-t,--threads", config.threads, "0: one per physical core")
@@ -97,12 +106,20 @@ void add_engine_options(CLI::App* app, EngineConfig& config) {
   add_bytes(app, "--kv-cache-memory", config.kv_cache_memory,
             "size of the KV cache; 0: chosen from the model and free memory");
   add_bytes(app, "--swap-space", config.swap_space, "host memory for swapped-out requests");
-  app->add_option("--max-num-seqs", config.max_num_seqs, "requests running at once")
-      ->check(CLI::Range(1, 65536))
+  app->add_option("--gpu-memory-utilization", config.gpu_memory_utilization,
+                  "share of the GPU's memory that may be taken")
+      ->check(CLI::Range(0.01, 1.0))
+      ->option_text("X");
+  app->add_flag("--async-scheduling,!--no-async-scheduling", config.async_scheduling,
+                "GPU: plan the next step while one runs (on)");
+  app->add_flag("--enforce-eager", config.enforce_eager, "GPU: no CUDA graphs");
+  app->add_option("--max-num-seqs", config.max_num_seqs,
+                  "requests running at once; 0: 64, on a GPU 256")
+      ->check(CLI::Range(0, 65536))
       ->option_text("N");
   app->add_option("--max-num-batched-tokens", config.max_num_batched_tokens,
-                  "token budget of a step")
-      ->check(CLI::Range(1, 1 << 20))
+                  "token budget of a step; 0: 512, on a GPU 8192")
+      ->check(CLI::Range(0, 1 << 20))
       ->option_text("N");
   app->add_option("--max-queue", config.max_queue, "waiting requests before new ones get 429")
       ->check(CLI::Range(1, 1 << 24))

@@ -71,14 +71,22 @@ class EngineImpl final : public Engine {
         submissions_(static_cast<size_t>(config.max_queue)),
         aborts_(SIZE_MAX),
         scheduler_(parts_.scheduler),
+        max_steps_(static_cast<size_t>(parts_.scheduler.max_steps_in_flight)),
         runner_(&parts_, &scheduler_),
         stats_(parts_.info.max_model_len, scheduler_.blocks().num_blocks()),
-        thread_([this] { run(); }) {}
+        steps_(max_steps_) {}
 
   ~EngineImpl() override {
     stop_.store(true);
     submissions_.close();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Takes the last memory and starts the engine thread.
+  Status start() {
+    TENON_RETURN_IF_ERROR(runner_.prepare());
+    thread_ = std::thread([this] { run(); });
+    return ok_status();
   }
 
   Result<RequestId> submit(GenerationRequest request, OutputCallback on_output) override {
@@ -164,18 +172,15 @@ class EngineImpl final : public Engine {
   }
 
   void loop() {
-    StepPlan plan;
     while (!stop_.load()) {
-      take_messages(scheduler_.has_requests() ? std::chrono::milliseconds(0) : kIdleWait);
-      scheduler_.plan(parts_.scheduler.budget, &plan);
-      if (!plan.empty()) {
-        const Status status = step(plan);
-        if (!status.ok()) {
-          log_error("the engine stops: {}", status.message());
-          healthy_.store(false);
-          stop_.store(true);
-          fail_all(status);
-        }
+      const bool idle = !scheduler_.has_requests() && num_steps_ == 0;
+      take_messages(idle ? kIdleWait : std::chrono::milliseconds(0));
+      const Status status = advance();
+      if (!status.ok()) {
+        log_error("the engine stops: {}", status.message());
+        healthy_.store(false);
+        stop_.store(true);
+        fail_all(status);
       }
       publish_gauges();
     }
@@ -183,6 +188,25 @@ class EngineImpl final : public Engine {
     take_messages(std::chrono::milliseconds(0));
     fail_all(make_status(StatusCode::kAborted, "the engine is shutting down"));
     publish_gauges();
+  }
+
+  // Launches the next step if there is one, and ends the oldest unless the device has less to do
+  // than it may.
+  Status advance() {
+    bool launched = false;
+    if (num_steps_ < max_steps_) {
+      StepPlan& plan = steps_[(first_step_ + num_steps_) % steps_.size()];
+      const double begin = now_seconds();
+      scheduler_.plan(parts_.scheduler.budget, &plan);
+      if (!plan.empty()) {
+        scheduler_.apply(&plan);
+        times_.schedule += now_seconds() - begin;
+        TENON_RETURN_IF_ERROR(launch(plan, begin));
+        launched = true;
+      }
+    }
+    if (num_steps_ == 0 || (launched && num_steps_ < max_steps_)) return ok_status();
+    return end_oldest_step();
   }
 
   void take_messages(std::chrono::milliseconds timeout) {
@@ -220,9 +244,7 @@ class EngineImpl final : public Engine {
     }
   }
 
-  Status step(StepPlan& plan) {
-    scheduler_.apply(&plan);
-    const double begin = now_seconds();
+  Status launch(const StepPlan& plan, double begin) {
     for (const Admission& admission : plan.admissions) {
       LiveRequest& live = *live_.at(admission.id);
       if (live.timings.first_scheduled == 0) {
@@ -237,10 +259,20 @@ class EngineImpl final : public Engine {
       targets_.push_back(
           {&live.sampler, live.prompt_logprobs.empty() ? nullptr : &live.prompt_logprobs});
     }
-    TENON_ASSIGN_OR_RETURN(std::span<SampledRow> sampled, runner_.run(plan, targets_));
+    ++num_steps_;
+    return runner_.launch(plan, targets_);
+  }
+
+  Status end_oldest_step() {
+    const StepPlan& plan = steps_[first_step_];
+    TENON_ASSIGN_OR_RETURN(std::span<SampledToken> sampled, runner_.collect());
+    const double begin = now_seconds();
+    first_step_ = (first_step_ + 1) % steps_.size();
+    --num_steps_;
     collect_results(plan, sampled);
     scheduler_.commit(plan, results_);
     if (!plan.rows.empty()) stats_.record_step(plan.num_tokens);
+    record_times(now_seconds() - begin);
     publish_gauges();  // before the outputs: who has seen a request end must find it gone in the
                        // gauges
     for (size_t i = 0; i < plan.rows.size(); ++i) {
@@ -255,8 +287,16 @@ class EngineImpl final : public Engine {
     return ok_status();
   }
 
+  void record_times(double commit) {
+    times_.commit += commit;
+    StepTimes times = runner_.times();
+    times.schedule = times_.schedule;
+    times.commit = times_.commit;
+    stats_.record_times(times, runner_.graph_steps());
+  }
+
   // Decides for each row which token it got and whether its request ends, and prepares its output.
-  void collect_results(const StepPlan& plan, std::span<SampledRow> sampled) {
+  void collect_results(const StepPlan& plan, std::span<SampledToken> sampled) {
     const double now = now_seconds();
     results_.assign(plan.rows.size(), {});
     reasons_.assign(plan.rows.size(), FinishReason::kNone);
@@ -264,7 +304,8 @@ class EngineImpl final : public Engine {
     outputs_.resize(plan.rows.size());
     int64_t delivered = 0;
     for (size_t i = 0; i < plan.rows.size(); ++i) {
-      if (!plan.rows[i].sample) continue;
+      // A row of a request that has ended since has no result.
+      if (!plan.rows[i].sample || !scheduler_.lives(plan, plan.rows[i])) continue;
       LiveRequest& live = *live_.at(plan.rows[i].id);
       RequestSampler& sampler = live.sampler;
       if (!sampled[i].error.ok()) {
@@ -328,6 +369,7 @@ class EngineImpl final : public Engine {
     stats_.record_finish(reason, live.timings, live.num_prompt_tokens, live.sampler.num_accepted(),
                          live.sampler.params().max_tokens);
     publish_gauges();
+    runner_.release(id);
     live.on_output(std::move(output));
     live_.erase(id);
   }
@@ -359,17 +401,21 @@ class EngineImpl final : public Engine {
 
   // Engine thread only.
   Scheduler scheduler_;
+  const size_t max_steps_;
   StepRunner runner_;
   StatsRecorder stats_;
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> live_;
   std::vector<Submission> inbox_;
   std::vector<RequestId> abort_ids_;
+  std::vector<StepPlan> steps_;  // a ring of those on their way
+  size_t first_step_ = 0, num_steps_ = 0;
+  StepTimes times_;
   std::vector<SamplingTarget> targets_;
   std::vector<RowResult> results_;
   std::vector<FinishReason> reasons_;
   std::vector<RequestOutput> outputs_;
 
-  std::thread thread_;  // last: everything above exists when it starts
+  std::thread thread_;
 };
 
 }  // namespace
@@ -377,7 +423,9 @@ class EngineImpl final : public Engine {
 Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config,
                                                const LoadProgress& progress) {
   TENON_ASSIGN_OR_RETURN(EngineParts parts, build_engine(config, progress));
-  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), config));
+  auto engine = std::make_unique<EngineImpl>(std::move(parts), config);
+  TENON_RETURN_IF_ERROR(engine->start());
+  return std::unique_ptr<Engine>(std::move(engine));
 }
 
 }  // namespace tenon

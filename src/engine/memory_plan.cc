@@ -1,11 +1,7 @@
 #include "engine/memory_plan.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
-#include <string>
-
-#include "base/cgroup.h"
 
 namespace tenon {
 namespace {
@@ -15,6 +11,7 @@ namespace {
 constexpr int64_t kDefaultTokensPerSequence = 1024;
 // The rest stays for activations, other processes and the page cache.
 constexpr double kDefaultMemoryShare = 0.5;
+constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 
 double mib(int64_t bytes) {
   return static_cast<double>(bytes) / 1048576.0;
@@ -48,7 +45,7 @@ Result<MemoryPlan> plan_memory(const EngineConfig& config, const MemoryFacts& fa
     usable = std::max(blocks_for(wanted_len), config.max_num_seqs * blocks_for(per_sequence));
     const auto share =
         static_cast<int64_t>(kDefaultMemoryShare * static_cast<double>(fitting_blocks)) - 1;
-    usable = std::min(usable, share);
+    usable = facts.take_all ? std::min(fitting_blocks, kMaxBlocks) - 1 : std::min(usable, share);
   }
   if (usable < 1 || fitting_blocks < 2) {
     return resource_exhausted(
@@ -88,8 +85,10 @@ Result<MemoryPlan> plan_memory(const EngineConfig& config, const MemoryFacts& fa
     plan.context_reduced = true;
   }
   plan.max_model_len = static_cast<int32_t>(std::min(wanted_len, capacity));
-  plan.num_host_blocks = std::min(config.swap_space / facts.bytes_per_block,
-                                  std::max<int64_t>(0, fitting_blocks - plan.num_blocks));
+  const int64_t host_blocks = facts.host_bytes >= 0 ? facts.host_bytes / facts.bytes_per_block
+                                                    : fitting_blocks - plan.num_blocks;
+  plan.num_host_blocks =
+      std::min(config.swap_space / facts.bytes_per_block, std::max<int64_t>(0, host_blocks));
   return plan;
 }
 

@@ -12,6 +12,8 @@ struct MemoryFacts {
   int64_t bytes_per_block = 0;  // over all layers
   int32_t model_max_len = 0;    // trained context, tokens
   int64_t available_bytes = 0;  // memory that may still be taken
+  int64_t host_bytes = -1;      // host memory for swapped-out blocks; -1: what the pool leaves
+  bool take_all = false;        // without flags the pool takes all that is available
 };
 
 struct MemoryPlan {

@@ -1,5 +1,5 @@
-// From a configuration to the parts of an engine: threads, operators, model, attention backend, KV
-// memory.
+// From a configuration to the parts of an engine: device, threads, operators, model, attention
+// backend, KV memory, sampler.
 #pragma once
 
 #include <memory>
@@ -10,26 +10,30 @@
 #include "kernels/ops.h"
 #include "kv_cache/pool.h"
 #include "models/model.h"
+#include "sampling/batch_sampler.h"
 #include "scheduler/scheduler.h"
 #include "tenon/engine.h"
+#include "tensor/device.h"
 
 namespace tenon {
 
 // Destroyed in reverse order: a model's attention impls borrow from the backend and the pool.
 struct EngineParts {
+  std::unique_ptr<Device> device;
   std::unique_ptr<ThreadPool> threads;
   std::unique_ptr<Ops> ops;
   std::unique_ptr<KvPool> kv;       // device blocks
   std::unique_ptr<KvPool> kv_host;  // swapped-out blocks; null without swap space
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<Model> model;
+  std::unique_ptr<BatchSampler> sampler;
   SchedulerConfig scheduler;
+  int32_t logits_slice = 0;  // rows of logits computed at once; more are taken in slices, so that a
+                             // large vocabulary costs bounded memory
+  bool graphs = false;       // decode steps may run as captured graphs
+  bool profile = false;
   ModelInfo info;
 };
-
-// Rows of logits computed at once; more are taken in slices, so that a large vocabulary costs
-// bounded memory.
-inline constexpr int32_t kLogitsSlice = 64;
 
 Result<EngineParts> build_engine(const EngineConfig& config, const LoadProgress& progress);
 

@@ -108,6 +108,12 @@ void StatsRecorder::record_step(int32_t num_tokens) {
   observe(stats_.iteration_tokens, num_tokens);
 }
 
+void StatsRecorder::record_times(const StepTimes& times, uint64_t graph_steps) {
+  const std::lock_guard lock(mutex_);
+  stats_.times = times;
+  stats_.graph_steps = graph_steps;
+}
+
 void StatsRecorder::update(const Scheduler& scheduler, int64_t queued) {
   std::lock_guard lock(mutex_);
   stats_.running = scheduler.num_running();

@@ -1,20 +1,25 @@
-// Executes one plan on the model: block copies, inputs, forward pass, sampling.
+// Executes plans on the model: block copies, inputs, forward pass, sampling. launch() enqueues a
+// step, collect() waits for the oldest one, so that on a GPU a step can be launched while the one
+// before still runs.
 //
 // Ownership:     borrows EngineParts and the scheduler. Thread safety: the engine thread only.
 // Does not allocate after warm-up (every vector keeps its memory), but for logprobs that a request
-// asked for.
+// asked for and for requests that begin.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
+#include "engine/decode_graphs.h"
 #include "engine/setup.h"
-#include "sampling/sampler.h"
+#include "engine/step_inputs.h"
+#include "sampling/batch_sampler.h"
 #include "scheduler/scheduler.h"
-#include "tensor/tensor.h"
 
 namespace tenon {
 
@@ -26,41 +31,64 @@ struct SamplingTarget {
   std::vector<TokenLogprobs>* prompt_logprobs = nullptr;
 };
 
-struct SampledRow {
-  int32_t token = -1;      // -1: the row samples nothing
-  TokenLogprobs logprobs;  // if the request wants them
-  Status error;
-};
-
 class StepRunner {
  public:
   StepRunner(EngineParts* parts, const Scheduler* scheduler);
 
-  // targets[i] belongs to plan.rows[i]; the result is valid until the next call. Errors: kInternal,
-  // for the whole step.
-  Result<std::span<SampledRow>> run(const StepPlan& plan, std::span<const SamplingTarget> targets);
+  // Takes memory, captures graphs. Call once, before the first launch(). Errors: kResourceExhausted,
+  // kInternal.
+  Status prepare();
+
+  // Enqueues a step; targets[i] belongs to plan.rows[i] and is used during the call only.
+  // Errors: kInternal, for the whole engine.
+  Status launch(const StepPlan& plan, std::span<const SamplingTarget> targets);
+  // Waits for the oldest launched step: one result for each of its rows (token -1: the row samples
+  // nothing), valid until the next call.
+  Result<std::span<SampledToken>> collect();
+  // The request will not sample again before it is admitted anew.
+  void release(RequestId id);
+
+  [[nodiscard]] const StepTimes& times() const { return times_; }
+  [[nodiscard]] uint64_t graph_steps() const { return graph_steps_; }
 
  private:
+  // A step on its way.
+  struct Flight {
+    std::vector<int32_t> sampling_rows;
+    size_t num_rows = 0;
+    std::unique_ptr<StreamTimer> timer;
+    std::unique_ptr<Fence> fence;
+  };
+
   void copy_blocks(const StepPlan& plan);
-  void prepare_inputs(const StepPlan& plan);
-  void sample(const StepPlan& plan, std::span<const SamplingTarget> targets);
-  void score_prompts(const StepPlan& plan, std::span<const SamplingTarget> targets);
-  // Logits of `rows` (token indices of the step), in slices: visit(first index into rows, slice
-  // view).
-  template <typename Visit>
-  void for_each_logits_slice(std::span<const int32_t> rows, const Visit& visit);
+  void choose_rows(const StepPlan& plan, std::span<const SamplingTarget> targets, Flight& flight);
+  Status compute(const StepPlan& plan, std::span<const SamplingTarget> targets, Flight& flight);
+  bool may_use_graph(const StepPlan& plan, std::span<const SamplingTarget> targets) const;
+  Result<const AttentionMetadata*> plan_attention(const GraphBounds* bounds);
+  void set_all_logits_rows(int32_t num_rows);
+  void sample(std::span<const int32_t> token_rows);
+  Status score_prompts(const StepPlan& plan, std::span<const SamplingTarget> targets);
+  int32_t state_of(const ScheduledRequest& request, const RequestSampler& sampler);
+  void read_profile();
 
   EngineParts* parts_;
   const Scheduler* scheduler_;
-  std::vector<int32_t> token_ids_, positions_, query_start_loc_, seq_lens_, page_indptr_,
-      page_indices_;
-  std::vector<int64_t> slot_mapping_;
-  BatchView batch_;
+  StepInputs inputs_;
+  DecodeGraphs graphs_;
   Buffer logits_;
-  std::vector<float> log_sum_exp_;
-  std::vector<SamplerScratch> scratch_;  // one a thread
-  std::vector<SampledRow> results_;
-  std::vector<int32_t> sampling_rows_, logits_rows_;
+  std::array<Flight, 4> flights_;
+  size_t first_flight_ = 0, num_flights_ = 0;
+  std::vector<SampledToken> results_;
+
+  // Sampling states of requests that run.
+  std::unordered_map<RequestId, int32_t> states_;
+  std::vector<int32_t> free_states_;
+
+  std::vector<SamplingRow> sampling_;
+  std::vector<int32_t> pending_states_, logits_rows_, scored_tokens_;
+  std::vector<TokenLogprobs> scores_;
+  StepTimes times_;
+  uint64_t graph_steps_ = 0;
 };
 
 }  // namespace tenon

@@ -41,6 +41,7 @@ int http_status(const Status& status) {
     case StatusCode::kAborted:  // by the server's own end: the client is still there
       return 503;
     case StatusCode::kDataLoss:
+    case StatusCode::kFailedPrecondition:
     case StatusCode::kInternal: return 500;
   }
   return 500;

@@ -15,6 +15,16 @@ class CpuFence final : public Fence {
   Status wait() override { return ok_status(); }
 };
 
+class CpuTimer final : public StreamTimer {
+ public:
+  void start() override { begin_ = now_seconds(); }
+  void stop() override { end_ = now_seconds(); }
+  double seconds() override { return end_ - begin_; }
+
+ private:
+  double begin_ = 0, end_ = 0;
+};
+
 class CpuDevice final : public Device {
  public:
   CpuDevice() { info_.name = "cpu"; }
@@ -40,6 +50,7 @@ class CpuDevice final : public Device {
   void read(void* host, const void* device, size_t bytes) override { copy(host, device, bytes); }
 
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<CpuFence>(); }
+  std::unique_ptr<StreamTimer> make_timer() override { return std::make_unique<CpuTimer>(); }
   Status synchronize() override { return ok_status(); }
   [[nodiscard]] Status status() const override { return ok_status(); }
 
@@ -55,15 +66,11 @@ class CpuDevice final : public Device {
     section_ = section;
     since_ = now;
   }
-  void set_profiling(bool on) override {
-    if (on) {
-      seconds_ = {};
-      section_ = StepSection::kOther;
-      since_ = now_seconds();
-    } else {
-      enter(StepSection::kOther);
-    }
-    profiling_ = on;
+  void start_profile() override {
+    seconds_ = {};
+    section_ = StepSection::kBetweenSteps;
+    since_ = now_seconds();
+    profiling_ = true;
   }
   double profile_seconds(StepSection section) override {
     return seconds_[static_cast<size_t>(section)];
@@ -76,9 +83,9 @@ class CpuDevice final : public Device {
 
   DeviceInfo info_;
   bool profiling_ = false;
-  StepSection section_ = StepSection::kOther;
+  StepSection section_ = StepSection::kBetweenSteps;
   double since_ = 0;
-  std::array<double, 4> seconds_{};
+  std::array<double, kNumStepSections> seconds_{};
 };
 
 }  // namespace

@@ -37,6 +37,16 @@ class Fence {
   virtual Status wait() = 0;
 };
 
+// Measures stretches of the stream's time. start() and stop() enqueue.
+class StreamTimer {
+ public:
+  virtual ~StreamTimer() = default;
+  virtual void start() = 0;
+  virtual void stop() = 0;
+  // Of the last stretch. Requires: a fence recorded after stop() has passed.
+  [[nodiscard]] virtual double seconds() = 0;
+};
+
 // A sequence of kernels recorded once and launched as one.
 class DeviceGraph {
  public:
@@ -45,7 +55,8 @@ class DeviceGraph {
 };
 
 // What a stretch of a step is spent on, for profiles.
-enum class StepSection : uint8_t { kOther, kAttention, kLinear, kSampling };
+enum class StepSection : uint8_t { kOther, kAttention, kLinear, kSampling, kBetweenSteps };
+inline constexpr int kNumStepSections = 5;
 
 class Device {
  public:
@@ -71,6 +82,7 @@ class Device {
   virtual void read(void* host, const void* device, size_t bytes) = 0;
 
   [[nodiscard]] virtual std::unique_ptr<Fence> make_fence() = 0;
+  [[nodiscard]] virtual std::unique_ptr<StreamTimer> make_timer() = 0;
   // Waits for everything enqueued. Errors: as status().
   virtual Status synchronize() = 0;
   // The first asynchronous error so far. Such an error is final: the device cannot be used again in
@@ -84,9 +96,9 @@ class Device {
 
   // From here on the stream works for `section`. Costs nothing unless a profile is being taken.
   virtual void enter(StepSection section) = 0;
-  // Starts (true) or ends taking a profile; seconds by section since the start are then in
-  // profile_seconds(). Waits for the device.
-  virtual void set_profiling(bool on) = 0;
+  // Starts taking a profile.
+  virtual void start_profile() = 0;
+  // Seconds spent on `section` since then, as far as the device has come.
   [[nodiscard]] virtual double profile_seconds(StepSection section) = 0;
 };
 

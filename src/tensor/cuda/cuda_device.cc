@@ -39,6 +39,32 @@ class CudaFence final : public Fence {
   cudaEvent_t event_ = nullptr;
 };
 
+class CudaTimer final : public StreamTimer {
+ public:
+  explicit CudaTimer(CudaDevice* device) : device_(device) {
+    device_->note(cudaEventCreate(&begin_), "cudaEventCreate");
+    device_->note(cudaEventCreate(&end_), "cudaEventCreate");
+  }
+  ~CudaTimer() override {
+    (void)cudaEventDestroy(begin_);
+    (void)cudaEventDestroy(end_);
+  }
+  CudaTimer(const CudaTimer&) = delete;
+  CudaTimer& operator=(const CudaTimer&) = delete;
+
+  void start() override { device_->note(cudaEventRecord(begin_, device_->stream()), "timer"); }
+  void stop() override { device_->note(cudaEventRecord(end_, device_->stream()), "timer"); }
+  double seconds() override {
+    float milliseconds = 0;
+    device_->note(cudaEventElapsedTime(&milliseconds, begin_, end_), "timer");
+    return 1e-3 * milliseconds;
+  }
+
+ private:
+  CudaDevice* device_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
 class CudaGraph final : public DeviceGraph {
  public:
   CudaGraph(CudaDevice* device, cudaGraphExec_t exec) : device_(device), exec_(exec) {}
@@ -197,13 +223,17 @@ std::unique_ptr<Fence> CudaDevice::make_fence() {
   return std::make_unique<CudaFence>(this);
 }
 
+std::unique_ptr<StreamTimer> CudaDevice::make_timer() {
+  return std::make_unique<CudaTimer>(this);
+}
+
 Status CudaDevice::synchronize() {
   note(cudaStreamSynchronize(stream_), "the device");
   return first_error_;
 }
 
 Status CudaDevice::begin_capture() {
-  return cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+  return cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed),
                      "begin capture");
 }
 
@@ -220,41 +250,41 @@ Result<std::unique_ptr<DeviceGraph>> CudaDevice::end_capture() {
 
 void CudaDevice::enter(StepSection section) {
   if (!profiling_) return;
-  if (num_marks_ == marks_.size()) fold_profile();
+  if (num_marks_ == marks_.size()) fold_profile(true);
   Mark& mark = marks_[num_marks_++];
   mark.section = section;
   note(cudaEventRecord(mark.event, stream_), "profile");
 }
 
-void CudaDevice::set_profiling(bool on) {
-  if (on && marks_.empty()) {
+void CudaDevice::start_profile() {
+  if (marks_.empty()) {
     marks_.resize(kMaxMarks);
     for (Mark& mark : marks_) note(cudaEventCreate(&mark.event), "profile");
   }
-  if (on) {
-    std::fill(std::begin(seconds_), std::end(seconds_), 0.0);
-    num_marks_ = 0;
-  } else if (profiling_) {
-    enter(StepSection::kOther);
-    fold_profile();
-  }
-  profiling_ = on;
+  std::fill(std::begin(seconds_), std::end(seconds_), 0.0);
+  num_marks_ = 0;
+  profiling_ = true;
 }
 
-// The last mark stays, as the first of what follows.
-void CudaDevice::fold_profile() {
+// Adds up the stretches whose end has passed; the mark at that end stays, as the next one's start.
+void CudaDevice::fold_profile(bool wait) {
   if (num_marks_ == 0) return;
-  note(cudaEventSynchronize(marks_[num_marks_ - 1].event), "profile");
-  for (size_t i = 0; i + 1 < num_marks_; ++i) {
+  if (wait) note(cudaEventSynchronize(marks_[num_marks_ - 1].event), "profile");
+  size_t first = 0;
+  while (first + 1 < num_marks_ && cudaEventQuery(marks_[first + 1].event) == cudaSuccess) {
     float milliseconds = 0;
-    note(cudaEventElapsedTime(&milliseconds, marks_[i].event, marks_[i + 1].event), "profile");
-    seconds_[static_cast<size_t>(marks_[i].section)] += 1e-3 * milliseconds;
+    note(cudaEventElapsedTime(&milliseconds, marks_[first].event, marks_[first + 1].event),
+         "profile");
+    seconds_[static_cast<size_t>(marks_[first].section)] += 1e-3 * milliseconds;
+    ++first;
   }
-  std::swap(marks_[0], marks_[num_marks_ - 1]);
-  num_marks_ = 1;
+  std::rotate(marks_.begin(), marks_.begin() + static_cast<std::ptrdiff_t>(first),
+              marks_.begin() + static_cast<std::ptrdiff_t>(num_marks_));
+  num_marks_ -= first;
 }
 
 double CudaDevice::profile_seconds(StepSection section) {
+  fold_profile(false);
   return seconds_[static_cast<size_t>(section)];
 }
 

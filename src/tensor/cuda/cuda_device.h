@@ -50,18 +50,19 @@ class CudaDevice final : public Device {
   void write(void* device, const void* host, size_t bytes) override;
   void read(void* host, const void* device, size_t bytes) override;
   std::unique_ptr<Fence> make_fence() override;
+  std::unique_ptr<StreamTimer> make_timer() override;
   Status synchronize() override;
   [[nodiscard]] Status status() const override { return first_error_; }
   Status begin_capture() override;
   Result<std::unique_ptr<DeviceGraph>> end_capture() override;
   void enter(StepSection section) override;
-  void set_profiling(bool on) override;
+  void start_profile() override;
   double profile_seconds(StepSection section) override;
 
  private:
   CudaDevice() = default;
   Status open(int index);
-  void fold_profile();
+  void fold_profile(bool wait);
 
   int index_ = 0;
   int num_sms_ = 0;
@@ -72,7 +73,7 @@ class CudaDevice final : public Device {
   cudaEvent_t fork_ = nullptr, join_ = nullptr;
   Status first_error_;
 
-  // A profile: marks in stream order, folded into seconds_ when the ring is full.
+  // A profile: marks in stream order, folded into seconds_ once their events have passed.
   struct Mark {
     cudaEvent_t event = nullptr;
     StepSection section = StepSection::kOther;
@@ -80,7 +81,7 @@ class CudaDevice final : public Device {
   std::vector<Mark> marks_;
   size_t num_marks_ = 0;
   bool profiling_ = false;
-  double seconds_[4] = {};
+  double seconds_[kNumStepSections] = {};
 };
 
 }  // namespace tenon
