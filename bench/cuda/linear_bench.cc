@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <functional>
-#include <string>
 #include <vector>
 
+#include "bench/cuda/graph_timer.h"
 #include "bench/cuda/read_ceiling.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/lt_matmul.h"
@@ -40,7 +39,7 @@ constexpr NamedShape kShapes[] = {
 
 class Bench {
  public:
-  explicit Bench(CudaDevice* device) : device_(device) {
+  explicit Bench(CudaDevice* device) : device_(device), timer_(device) {
     auto lt = LtMatmul::create(device);
     TENON_CHECK(lt.ok());
     lt_ = std::move(lt).value();
@@ -49,8 +48,6 @@ class Bench {
     y_ = take(int64_t{256} << 20);
     fill(pool_, 1, 0.02F);
     fill(x_, 2, 1.0F);
-    (void)cudaEventCreate(&begin_);
-    (void)cudaEventCreate(&end_);
   }
 
   // Ends the program without memory.
@@ -66,30 +63,8 @@ class Bench {
                        device_->stream());
   }
 
-  // Median microseconds of one of `count` calls, replayed as a graph.
-  double time(int count, const std::function<void(int)>& call) {
-    call(0);
-    (void)device_->synchronize();
-    if (!device_->begin_capture().ok()) return -1;
-    for (int i = 0; i < count; ++i) call(i);
-    auto graph = device_->end_capture();
-    if (!graph.ok()) return -1;
-    std::vector<float> times;
-    for (int i = 0; i < 6; ++i) {
-      (void)cudaEventRecord(begin_, device_->stream());
-      (*graph)->launch();
-      (void)cudaEventRecord(end_, device_->stream());
-      (void)cudaEventSynchronize(end_);
-      float ms = 0;
-      (void)cudaEventElapsedTime(&ms, begin_, end_);
-      if (i > 0) times.push_back(ms);
-    }
-    std::sort(times.begin(), times.end());
-    return 1e3 * times[times.size() / 2] / count;
-  }
-
   void ceiling() {
-    const double us = time(4, [&](int) {
+    const double us = timer_.microseconds(4, [&](int) {
       launch_read(pool_.data(), pool_.size(), y_.as<unsigned>(), device_->stream());
     });
     read_rate_ = static_cast<double>(pool_.size()) / us * 1e-6;  // TB/s
@@ -150,7 +125,7 @@ class Bench {
           args.cols = kHidden;
           launch_rms_norm(args, device_->stream());
         };
-        const double us = time(1, [&](int) {
+        const double us = timer_.microseconds(1, [&](int) {
           int64_t at = 0;
           for (int layer = 0; layer < kLayers; ++layer) {
             linear(at, kQkv, kHidden, hidden.data(), qkv.data(), false);
@@ -210,7 +185,7 @@ class Bench {
     double best = 1e9;
     for (const auto& candidate : lt_->candidates(lt_shape, tokens, 8)) {
       const double us =
-          time(count, [&](int i) { lt_->run_with(lt_shape, candidate.algo, weight(i), x, y); });
+          timer_.microseconds(count, [&](int i) { lt_->run_with(lt_shape, candidate.algo, weight(i), x, y); });
       if (first == 0) first = us;
       best = std::min(best, us);
     }
@@ -218,7 +193,7 @@ class Bench {
     std::printf("%-13s %3ld %8.2f | %8.2f %8.2f", shape.name, static_cast<long>(tokens), ideal,
                 first, best);
     for (const SkinnyVariant& variant : kVariants) {
-      const double us = time(count, [&](int i) {
+      const double us = timer_.microseconds(count, [&](int i) {
         SkinnyLinearArgs args{weight(i), x.data, y.data, shape.n, shape.k, shape.k, shape.n, tokens};
         args.out_dtype = out;
         launch_skinny_linear(args, variant, device_->stream());
@@ -231,7 +206,7 @@ class Bench {
   CudaDevice* device_;
   std::unique_ptr<LtMatmul> lt_;
   Buffer pool_, x_, y_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  GraphTimer timer_;
   double read_rate_ = 1;
 };
 
