@@ -6,30 +6,15 @@
 #include <limits>
 #include <utility>
 
+#include "sampling/draw.h"
+
 namespace tenon {
 namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-constexpr float kBan = -100.0F;  // the OpenAI API's "ban" value of logit_bias
-
-// SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
-// 2014). Counter based: the draw of output number n is a function of (seed, n), so preemption and
-// batching cannot shift it.
-uint64_t mix(uint64_t value) {
-  value += 0x9E3779B97F4A7C15ULL;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
-  return value ^ (value >> 31);
-}
-
-// Uniform in [0, 1).
-double uniform(uint64_t seed, uint64_t counter) {
-  return static_cast<double>(mix(mix(seed) ^ counter) >> 11) * 0x1.0p-53;
-}
-
-// Probability ratio to the best token below which a token cannot matter before others are
-// exhausted; keeps the sorted part short. exp(-20) = 2e-9.
-constexpr float kFirstCut = 20.0F;
+// Log2 of the probability ratio to the best token below which a token cannot matter before others
+// are exhausted; keeps the sorted part short. 2^-29 = 2e-9.
+constexpr float kFirstCut = -29.0F;
 
 bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>& b) {
   return a.first != b.first ? a.first > b.first : a.second < b.second;
@@ -65,6 +50,19 @@ RequestSampler::RequestSampler(SamplingParams params,
     : params_(std::move(params)),
       end_tokens_(end_tokens.begin(), end_tokens.end()),
       seed_(params_.seed ? static_cast<uint64_t>(*params_.seed) : fallback_seed) {
+  // Each token once, so that the order in which biases are applied does not matter.
+  auto& biases = params_.logit_bias;
+  std::sort(biases.begin(), biases.end());
+  size_t kept = 0;
+  for (const auto& bias : biases) {
+    if (kept > 0 && biases[kept - 1].first == bias.first) {
+      float& sum = biases[kept - 1].second;
+      sum = sum <= kLogitBiasBan ? sum : sum + bias.second;  // sorted: a ban comes first, and stays
+    } else {
+      biases[kept++] = bias;
+    }
+  }
+  biases.resize(kept);
   if (params_.repetition_penalty != 1.0F) {
     for (const int32_t token : prompt) {
       if (in_seen_.emplace(token, true).second) seen_.push_back(token);
@@ -99,7 +97,7 @@ bool RequestSampler::adjusts_logits() const {
 void RequestSampler::adjust(std::span<float> logits) const {
   const auto at = [&](int32_t token) -> float& { return logits[static_cast<size_t>(token)]; };
   for (const auto& [token, bias] : params_.logit_bias) {
-    at(token) = bias <= kBan ? kNegInf : at(token) + bias;
+    at(token) = bias <= kLogitBiasBan ? kNegInf : at(token) + bias;
   }
   if (num_accepted_ < params_.min_tokens) {
     for (const int32_t token : params_.stop_token_ids) at(token) = kNegInf;
@@ -121,76 +119,79 @@ int32_t RequestSampler::draw(std::span<const float> logits, SamplerScratch& scra
   if (best < 0) return -1;
   const float top = logits[static_cast<size_t>(best)];
   if (!std::isfinite(top)) return top > 0 ? best : -1;  // +inf: that token, with certainty
-  const float inverse_temperature = 1.0F / params_.temperature;
+  const float scale = draw::log2_scale(params_.temperature);
   auto& candidates = scratch.candidates;
   const auto vocab = static_cast<int32_t>(logits.size());
   const int32_t top_k = params_.top_k <= 0 || params_.top_k >= vocab ? 0 : params_.top_k;
+  const bool sorted = top_k > 0 || params_.top_p < 1.0F;
+  const auto ratio = [&](float logit) { return draw::log2_ratio(logit, top, scale); };
+  const auto weight = [&](float logit) { return draw::weight(ratio(logit)); };
+  const auto sum = [&] {
+    uint64_t total = 0;
+    for (const auto& [logit, id] : candidates) total += weight(logit);
+    return total;
+  };
 
-  // Collects (scaled logit, id) above `cut` below the best and sorts them, best first.
+  // Collects (logit, id) of the tokens above `cut`.
   const auto collect = [&](float cut) {
     candidates.clear();
     for (int32_t id = 0; id < vocab; ++id) {
-      const float scaled = (logits[static_cast<size_t>(id)] - top) * inverse_temperature;
-      if (scaled >= -cut) candidates.emplace_back(scaled, id);
+      const float logit = logits[static_cast<size_t>(id)];
+      if (ratio(logit) >= cut) candidates.emplace_back(logit, id);
     }
   };
-  const bool sorted = top_k > 0 || params_.top_p < 1.0F;
-  // min_p keeps tokens whose probability is at least min_p times the best one's: a cut in logit
-  // space.
-  const float min_p_cut =
-      params_.min_p > 0.0F ? -std::log(params_.min_p) : std::numeric_limits<float>::infinity();
-  // The cut that keeps all that matters. top_p refers to the mass of what top_k leaves, so with
-  // both of them min_p has to wait until the end. (A cut of infinity would admit -inf.)
-  const bool min_p_last = top_k > 0 && params_.top_p < 1.0F;
-  constexpr float kEverything = std::numeric_limits<float>::max();
-  const float all = min_p_last ? kEverything : std::min(min_p_cut, kEverything);
-  const float first_cut = sorted ? std::min(kFirstCut, all) : all;
-  collect(first_cut);
-  if (top_k > 0 && static_cast<int32_t>(candidates.size()) < top_k && first_cut < all) {
-    collect(all);
+  // min_p keeps tokens whose probability is at least min_p times the best one's. It comes last:
+  // top_p refers to the mass of what top_k leaves.
+  const float min_p_cut = min_p_log2();
+  // What is below has no weight.
+  constexpr float kAll = -static_cast<float>(draw::kWeightBits);
+  collect(sorted ? kFirstCut : std::max(min_p_cut, kAll));
+  bool complete = !sorted;
+  const auto collect_all = [&] {
+    if (!complete) collect(kAll);
+    complete = true;
+  };
+  if (top_k > 0) {
+    const auto k = static_cast<size_t>(top_k);
+    if (candidates.size() < k) collect_all();
+    if (candidates.size() > k) {
+      std::nth_element(candidates.begin(), candidates.begin() + top_k, candidates.end(), better);
+      candidates.resize(k);
+    }
   }
-  if (top_k > 0 && static_cast<int32_t>(candidates.size()) > top_k) {
-    std::nth_element(candidates.begin(), candidates.begin() + top_k, candidates.end(), better);
-    candidates.resize(static_cast<size_t>(top_k));
-  }
-  double total = 0;
-  if (sorted) std::sort(candidates.begin(), candidates.end(), better);
-  for (const auto& [scaled, id] : candidates) total += std::exp(static_cast<double>(scaled));
   if (params_.top_p < 1.0F) {
-    // The mass that top_p refers to is that of all tokens left by top_k.
-    double mass = total;
-    if (top_k == 0) {
-      mass = 0;
-      for (const float logit : logits) {
-        mass += std::exp(static_cast<double>((logit - top) * inverse_temperature));
-      }
-      if (total < mass * static_cast<double>(params_.top_p) && first_cut < all) {
-        collect(all);  // a flat distribution: the short list does not reach top_p
-        std::sort(candidates.begin(), candidates.end(), better);
-      }
+    uint64_t mass = 0;
+    if (top_k > 0) {
+      mass = sum();
+    } else {
+      for (const float logit : logits) mass += weight(logit);
     }
-    double kept = 0;
+    const uint64_t wanted = draw::top_p_weight(mass, params_.top_p);
+    // In a flat distribution the short list does not reach top_p.
+    if (top_k == 0 && sum() < wanted) collect_all();
+    std::sort(candidates.begin(), candidates.end(), better);
+    uint64_t kept = 0;
     size_t count = 0;
-    while (count < candidates.size()) {
-      kept += std::exp(static_cast<double>(candidates[count].first));
-      ++count;
-      if (kept >= mass * static_cast<double>(params_.top_p)) break;
-    }
-    candidates.resize(std::max<size_t>(1, count));
-    total = kept;
+    while (kept < wanted) kept += weight(candidates[count++].first);
+    candidates.resize(count);
   }
-  if (sorted && params_.min_p > 0.0F) {
-    while (candidates.size() > 1 && candidates.back().first < -min_p_cut) {
-      total -= std::exp(static_cast<double>(candidates.back().first));
-      candidates.pop_back();
-    }
+  if (sorted) {
+    std::erase_if(candidates, [&](const auto& item) { return ratio(item.first) < min_p_cut; });
+    // The order of a draw is that of the ids, whatever was cut.
+    std::sort(candidates.begin(), candidates.end(),
+              [](const auto& a, const auto& b) { return a.second < b.second; });
   }
-  double point = uniform(seed_, static_cast<uint64_t>(num_accepted_)) * total;
-  for (const auto& [scaled, id] : candidates) {
-    point -= std::exp(static_cast<double>(scaled));
-    if (point < 0) return id;
+  const uint64_t point = draw::point(seed_, static_cast<uint64_t>(num_accepted_), sum());
+  uint64_t passed = 0;
+  for (const auto& [logit, id] : candidates) {
+    passed += weight(logit);
+    if (passed > point) return id;
   }
-  return candidates.back().second;  // rounding left a sliver behind the last one
+  return best;  // not reached: the best token has weight, and the point lies below the sum
+}
+
+float RequestSampler::min_p_log2() const {
+  return params_.min_p > 0.0F ? std::log2(params_.min_p) : kNegInf;
 }
 
 Result<int32_t> RequestSampler::sample(std::span<const float> logits,
@@ -202,13 +203,17 @@ Result<int32_t> RequestSampler::sample(std::span<const float> logits,
     final_logits = scratch.logits;
   }
   const int32_t token = params_.greedy() ? argmax(final_logits) : draw(final_logits, scratch);
-  if (token < 0 && argmax(logits) >= 0) {
-    return invalid_argument(
-        "no token is left to sample: logit_bias, or stop_token_ids with min_tokens, bans all");
-  }
-  if (token < 0)
-    return internal_error("no token can be sampled: the model's logits are not numbers");
+  if (token < 0) return argmax(logits) >= 0 ? all_tokens_banned() : logits_are_no_numbers();
   return token;
+}
+
+Status all_tokens_banned() {
+  return invalid_argument(
+      "no token is left to sample: logit_bias, or stop_token_ids with min_tokens, bans all");
+}
+
+Status logits_are_no_numbers() {
+  return internal_error("no token can be sampled: the model's logits are not numbers");
 }
 
 }  // namespace tenon

@@ -34,7 +34,8 @@ class RequestSampler {
                  uint64_t fallback_seed);
 
   // logits[vocab_size]: read only. The draw depends on (seed, number of tokens accepted so far)
-  // alone. Errors: kInvalidArgument when the request bans every token, kInternal when the model
+  // alone: it inverts the cumulative distribution of the tokens that are kept, in the order of
+  // their ids, in whole numbers (draw.h). Errors: kInvalidArgument when the request bans every token, kInternal when the model
   // produced no number.
   Result<int32_t> sample(std::span<const float> logits, SamplerScratch& scratch) const;
 
@@ -43,6 +44,10 @@ class RequestSampler {
 
   [[nodiscard]] const SamplingParams& params() const { return params_; }
   [[nodiscard]] int32_t num_accepted() const { return num_accepted_; }
+  [[nodiscard]] uint64_t seed() const { return seed_; }
+  [[nodiscard]] std::span<const int32_t> end_tokens() const { return end_tokens_; }
+  // Log2 of min_p; -infinity when it is off.
+  [[nodiscard]] float min_p_log2() const;
   // True if `token` ends the request now: an EOS that is not ignored, or one of stop_token_ids.
   [[nodiscard]] bool ends_with(int32_t token) const;
   [[nodiscard]] bool is_eos(int32_t token) const;
@@ -60,6 +65,13 @@ class RequestSampler {
   std::vector<int32_t> seen_;                           // distinct tokens of prompt and output
   std::unordered_map<int32_t, bool> in_seen_;
 };
+
+// The OpenAI API's "ban" value of logit_bias.
+inline constexpr float kLogitBiasBan = -100.0F;
+
+// Why a row gives no token.
+[[nodiscard]] Status all_tokens_banned();      // kInvalidArgument
+[[nodiscard]] Status logits_are_no_numbers();  // kInternal
 
 // Index of the highest value, the lowest index among equals; -1 if nothing is above -infinity (NaN
 // counts as nothing).
