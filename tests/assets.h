@@ -24,4 +24,12 @@ inline std::string test_model_path() {
                                             : asset_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
 }
 
+// A file of the source tree. TENON_TEST_SOURCE_DIR: for tests that run on another machine than the
+// one that built them.
+inline std::string source_path(const std::string& path) {
+  const char* root = std::getenv("TENON_TEST_SOURCE_DIR");
+  return (root != nullptr && *root != '\0' ? std::string(root) : std::string(TENON_SOURCE_DIR)) +
+         "/" + path;
+}
+
 }  // namespace tenon::testing

@@ -17,7 +17,7 @@
 namespace tenon::testing {
 
 inline nlohmann::json load_golden(const std::string& name) {
-  std::ifstream file(std::string(TENON_SOURCE_DIR) + "/tests/golden/" + name);
+  std::ifstream file(source_path("tests/golden/" + name));
   EXPECT_TRUE(file.good()) << "cannot read " << name;
   return nlohmann::json::parse(file, nullptr, false);
 }

@@ -3,62 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <stdexcept>
 
 #include "base/thread_pool.h"
-#include "formats/json_text.h"
 #include "tenon/engine.h"
 #include "tests/golden/engine_fixture.h"
+#include "tests/golden/smollm2_golden.h"
 #include "tests/unit/models/model_runner.h"
 
 namespace tenon {
 namespace {
 
-using nlohmann::json;
-
 using testing::Answer;
+using testing::Golden;
+using testing::GoldenPrompt;
+using testing::read_golden;
 using testing::run_all;
 using testing::test_model_path;
-
-struct GoldenPrompt {
-  std::string name;
-  std::vector<int32_t> ids, greedy, top_ids;
-  std::vector<float> top_logits, fixed_logits, gaps;
-};
-
-struct Golden {
-  std::vector<GoldenPrompt> prompts;
-  std::vector<int32_t> text_ids;
-  std::vector<float> text_nll;
-  double text_mean_nll = 0;
-  int32_t fixed_step = 0;
-};
-
-Golden read_golden() {
-  const auto parsed =
-      read_json_file(std::string(TENON_SOURCE_DIR) + "/tests/golden/model_smollm2.json", 1 << 20);
-  if (!parsed.ok()) throw std::runtime_error(parsed.status().message());
-  const json& root = *parsed;
-  Golden golden;
-  root.at("text_ids").get_to(golden.text_ids);
-  root.at("text_nll").get_to(golden.text_nll);
-  root.at("text_mean_nll").get_to(golden.text_mean_nll);
-  root.at("fixed_step").get_to(golden.fixed_step);
-  for (const json& item : root.at("prompts")) {
-    GoldenPrompt& prompt = golden.prompts.emplace_back();
-    item.at("name").get_to(prompt.name);
-    item.at("ids").get_to(prompt.ids);
-    item.at("greedy").get_to(prompt.greedy);
-    item.at("top_ids").get_to(prompt.top_ids);
-    item.at("top_logits").get_to(prompt.top_logits);
-    item.at("fixed_logits").get_to(prompt.fixed_logits);
-    item.at("gaps").get_to(prompt.gaps);
-    if (prompt.ids.empty()) {  // raw-long
-      prompt.ids.assign(golden.text_ids.begin(), golden.text_ids.begin() + 1500);
-    }
-  }
-  return golden;
-}
 
 std::unique_ptr<Engine> make_engine(ModelDType dtype) {
   EngineConfig config;
