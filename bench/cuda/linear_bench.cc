@@ -1,5 +1,5 @@
 // Times the linear layers of a decode step on a GPU: cuBLASLt's first choice, the best of its first
-// eight, and every variant of the skinny kernels, for the shapes of some models and few tokens; then a
+// eight, and the own kernels, for the shapes of some models and few tokens; then a
 // whole step without attention. Weights rotate through more memory than the L2 cache holds.
 //
 //   linear_bench [table] [step]
@@ -11,8 +11,10 @@
 #include "bench/cuda/graph_timer.h"
 #include "bench/cuda/read_ceiling.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/lt_matmul.h"
 #include "kernels/cuda/skinny_linear.h"
+#include "kernels/cuda/streamed_linear.h"
 #include "tensor/cuda/cuda_device.h"
 
 namespace tenon::bench {
@@ -20,7 +22,7 @@ namespace {
 
 constexpr int64_t kPoolBytes = int64_t{3} << 30;
 constexpr int64_t kRotateBytes = int64_t{400} << 20;
-constexpr SkinnyVariant kVariants[] = {{1, 8, 4}, {1, 4, 4}, {1, 8, 2}, {2, 8, 2}, {2, 4, 2}};
+constexpr SkinnyVariant kVariants[] = {{1, 8, 4}, {2, 8, 2}, {2, 4, 2}};
 
 struct NamedShape {
   const char* name;
@@ -77,7 +79,7 @@ class Bench {
     for (const SkinnyVariant& v : kVariants) {
       std::printf(" | %d,%d,%d     ", v.row_tiles, v.warps, v.depth);
     }
-    std::printf("\n");
+    std::printf(" | streamed\n");
     for (const NamedShape& shape : kShapes) {
       for (const int64_t tokens : {1, 2, 4, 8, 16, 32}) row(shape, tokens);
     }
@@ -108,10 +110,10 @@ class Bench {
         const auto linear = [&](int64_t offset, int64_t n, int64_t k, void* x, void* y, bool wide) {
           SkinnyLinearArgs args{pool_.data() + offset, x, y, n, k, k, n, tokens};
           args.out_dtype = wide ? DType::kF32 : DType::kBF16;
-          if (with_lt) {
-            run_lt(args);
-          } else {
-            launch_skinny_linear(args, device_->stream());
+          switch (with_lt ? LinearKernel::kCublasLt : choose_linear_kernel(args)) {
+            case LinearKernel::kCublasLt: run_lt(args); break;
+            case LinearKernel::kSkinny: launch_skinny_linear(args, device_->stream()); break;
+            case LinearKernel::kStreamed: launch_streamed_linear(args, device_->stream()); break;
           }
         };
         const auto add_norm = [&](const Buffer& x) {
@@ -156,7 +158,7 @@ class Bench {
         });
         std::printf("step of the 8B shape without attention, T=%ld, %s: %.3f ms, %.1f %% of the "
                     "ceiling (%.3f ms)\n",
-                    static_cast<long>(tokens), with_lt ? "cuBLASLt" : "skinny  ", us * 1e-3,
+                    static_cast<long>(tokens), with_lt ? "cuBLASLt" : "chosen  ", us * 1e-3,
                     100.0 * static_cast<double>(total) / read_rate_ * 1e-6 / us,
                     static_cast<double>(total) / read_rate_ * 1e-9);
       }
@@ -197,6 +199,15 @@ class Bench {
         SkinnyLinearArgs args{weight(i), x.data, y.data, shape.n, shape.k, shape.k, shape.n, tokens};
         args.out_dtype = out;
         launch_skinny_linear(args, variant, device_->stream());
+      });
+      std::printf(" | %6.2f %3.0f%%", us, 100 * ideal / us);
+    }
+    SkinnyLinearArgs args{weight(0), x.data, y.data, shape.n, shape.k, shape.k, shape.n, tokens};
+    args.out_dtype = out;
+    if (can_run_streamed_linear(args)) {
+      const double us = timer_.microseconds(count, [&](int i) {
+        args.weight = weight(i);
+        launch_streamed_linear(args, device_->stream());
       });
       std::printf(" | %6.2f %3.0f%%", us, 100 * ideal / us);
     }

@@ -45,12 +45,11 @@ template <typename T, typename Cell, int kWidth>
 __global__ void __launch_bounds__(kThreads) kv_write_kernel(const KvWriteArgs args,
                                                             const Items items) {
   using Values = typename Features<T, kWidth>::Type;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t token = index / items.total();
+  int item = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const int64_t token = blockIdx.x;
   let_successor_start();
   wait_for_predecessor();
-  if (token >= args.tokens) return;
-  int item = static_cast<int>(index - token * items.total());
+  if (item >= items.total()) return;
 
   const int64_t slot = args.slots[token];
   const auto block = static_cast<uint32_t>(slot) / static_cast<uint32_t>(args.block_size);
@@ -117,10 +116,12 @@ void launch(const KvWriteArgs& args, cudaStream_t stream) {
   items.k_pairs = args.kv_heads * (args.rotary_dim / 2 / kWidth);
   items.k_rest = args.kv_heads * ((args.head_dim_k - args.rotary_dim) / kWidth);
   items.v = args.kv_heads * (args.head_dim_v / kWidth);
-  const int64_t total = static_cast<int64_t>(args.tokens) * items.total();
-  const auto blocks = static_cast<unsigned>((total + kThreads - 1) / kThreads);
-  launch_chained(kv_write_kernel<T, Cell, kWidth>, {dim3(blocks), dim3(kThreads)}, stream, args,
-                 items);
+  // The blocks of a token are of one size: 448 items are two of 224, not 256 and 192.
+  const auto parts = static_cast<unsigned>((items.total() + kThreads - 1) / kThreads);
+  const unsigned threads = (static_cast<unsigned>(items.total()) + parts - 1) / parts;
+  const LaunchShape shape{dim3(static_cast<unsigned>(args.tokens), parts),
+                          dim3((threads + 31) / 32 * 32)};
+  launch_chained(kv_write_kernel<T, Cell, kWidth>, shape, stream, args, items);
 }
 
 template <typename T, typename Cell>

@@ -5,8 +5,10 @@
 
 #include "base/check.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/lt_matmul.h"
 #include "kernels/cuda/skinny_linear.h"
+#include "kernels/cuda/streamed_linear.h"
 #include "kernels/cuda/weight_upload.h"
 #include "kernels/weight_source.h"
 
@@ -114,12 +116,13 @@ class CudaOps final : public Ops {
     skinny.tokens = x.rows();
     skinny.dtype = dtype_;
     skinny.out_dtype = y.dtype;
-    if (prefer_skinny_linear(skinny)) {
-      launch_skinny_linear(skinny, device_->stream());
-      launched("a linear layer");
-    } else {
-      lt_->run(shape_of(weight, y.dtype), data_of(weight), x, y);
+    skinny.num_sms = device_->num_sms();
+    switch (choose_linear_kernel(skinny)) {
+      case LinearKernel::kSkinny: launch_skinny_linear(skinny, device_->stream()); break;
+      case LinearKernel::kStreamed: launch_streamed_linear(skinny, device_->stream()); break;
+      case LinearKernel::kCublasLt: lt_->run(shape_of(weight, y.dtype), data_of(weight), x, y); break;
     }
+    launched("a linear layer");
   }
 
   Result<std::unique_ptr<EmbeddingTable>> make_embedding(const WeightSource& source,

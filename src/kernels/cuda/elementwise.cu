@@ -118,27 +118,44 @@ void launch_norm(const NormKernelArgs& args, int64_t rows, cudaStream_t stream) 
   }
 }
 
+// Kernels over rows take their columns from the block's x and its rows from y, which may be fewer than
+// there are: no division.
+constexpr int64_t kMaxGridRows = 65535;
+
+struct RowGrid {
+  LaunchShape shape;
+  int vectors;
+
+  RowGrid(int64_t rows, int64_t items_of_a_row) : vectors(static_cast<int>(items_of_a_row)) {
+    const auto threads = static_cast<unsigned>(
+        std::min<int64_t>(kThreads, (items_of_a_row + kWarp - 1) / kWarp * kWarp));
+    shape.grid = dim3(blocks_for(items_of_a_row, static_cast<int>(threads)),
+                      static_cast<unsigned>(std::min(rows, kMaxGridRows)));
+    shape.block = dim3(threads);
+  }
+};
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads) silu_and_mul_kernel(const T* gate_up,
                                                                 T* out,
                                                                 int64_t gate_stride,
                                                                 int64_t out_stride,
                                                                 int vectors,
-                                                                int64_t total) {
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+                                                                int64_t rows) {
+  const int item = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   let_successor_start();
   wait_for_predecessor();
-  if (item >= total) return;
-  const int64_t row = item / vectors;
-  const int column = static_cast<int>(item - row * vectors) * 8;
-  const T* gate_row = gate_up + row * gate_stride + column;
-  float gate[8];
-  float up[8];
-  load8(gate_row, gate);
-  load8(gate_row + vectors * 8, up);
+  if (item >= vectors) return;
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    const T* const gate_row = gate_up + row * gate_stride + item * 8;
+    float gate[8];
+    float up[8];
+    load8(gate_row, gate);
+    load8(gate_row + vectors * 8, up);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0F + __expf(-gate[i])) * up[i];
-  store8(out + row * out_stride + column, gate);
+    for (int i = 0; i < 8; ++i) gate[i] = __fdividef(gate[i], 1.0F + __expf(-gate[i])) * up[i];
+    store8(out + row * out_stride + item * 8, gate);
+  }
 }
 
 template <typename In, typename Out>
@@ -148,16 +165,16 @@ __global__ void __launch_bounds__(kThreads) gather_rows_kernel(const In* x,
                                                                int64_t x_stride,
                                                                int64_t out_stride,
                                                                int vectors,
-                                                               int64_t total) {
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+                                                               int64_t rows) {
+  const int item = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   let_successor_start();
   wait_for_predecessor();
-  if (item >= total) return;
-  const int64_t row = item / vectors;
-  const int column = static_cast<int>(item - row * vectors) * 8;
-  float values[8];
-  load8(x + ids[row] * x_stride + column, values);
-  store8(out + row * out_stride + column, values);
+  if (item >= vectors) return;
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    float values[8];
+    load8(x + ids[row] * x_stride + item * 8, values);
+    store8(out + row * out_stride + item * 8, values);
+  }
 }
 
 // A running maximum and the sum of exp(value - maximum).
@@ -189,12 +206,20 @@ __global__ void __launch_bounds__(1024) log_sum_exp_kernel(const LogSumExpArgs a
   };
   const bool aligned = reinterpret_cast<uintptr_t>(row) % 16 == 0;
   const int64_t quads = aligned ? args.cols / 4 : 0;
-  for (int64_t i = threadIdx.x; i < quads; i += blockDim.x) {
-    add_four(reinterpret_cast<const float4*>(row)[i]);
+  const auto* const fours = reinterpret_cast<const float4*>(row);
+  int64_t i = threadIdx.x;
+  for (; i + 3 * blockDim.x < quads; i += 4 * blockDim.x) {
+    const float4 a = fours[i];
+    const float4 b = fours[i + blockDim.x];
+    const float4 c = fours[i + 2 * blockDim.x];
+    const float4 d = fours[i + 3 * blockDim.x];
+    add_four(a);
+    add_four(b);
+    add_four(c);
+    add_four(d);
   }
-  for (int64_t i = quads * 4 + threadIdx.x; i < args.cols; i += blockDim.x) {
-    mine.add(row[i], 1.0F);
-  }
+  for (; i < quads; i += blockDim.x) add_four(fours[i]);
+  for (i = quads * 4 + threadIdx.x; i < args.cols; i += blockDim.x) mine.add(row[i], 1.0F);
   const auto fold_warp = [&] {
 #pragma unroll
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -216,25 +241,24 @@ __global__ void __launch_bounds__(1024) log_sum_exp_kernel(const LogSumExpArgs a
 }
 
 template <typename T, int kPairs>
-__global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArgs args, int64_t total) {
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+__global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArgs args, int items) {
+  const int item = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   let_successor_start();
   wait_for_predecessor();
-  if (item >= total) return;
+  if (item >= items) return;
   const int half = args.rotary_dim / 2;
   const int per_head = half / kPairs;
-  const int per_row = per_head * args.heads;
-  const int64_t row = item / per_row;
-  const int rest = static_cast<int>(item - row * per_row);
-  const int head_index = rest / per_head;
-  const int64_t table = static_cast<int64_t>(args.positions[row]) * half;
-  T* head = static_cast<T*>(args.x.data) + row * args.x.stride +
-            static_cast<int64_t>(head_index) * args.head_dim;
-  const RotaryTables tables{args.cos + table, args.sin + table, half, args.interleaved};
-  rotate_pairs<T, kPairs>(head, (rest - head_index * per_head) * kPairs, tables,
-                          [head](int feature, auto values) {
-                            *reinterpret_cast<decltype(values)*>(head + feature) = values;
-                          });
+  const int head_index = item / per_head;
+  const int first = (item - head_index * per_head) * kPairs;
+  for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
+    const int64_t table = static_cast<int64_t>(args.positions[row]) * half;
+    T* head = static_cast<T*>(args.x.data) + row * args.x.stride +
+              static_cast<int64_t>(head_index) * args.head_dim;
+    const RotaryTables tables{args.cos + table, args.sin + table, half, args.interleaved};
+    rotate_pairs<T, kPairs>(head, first, tables, [head](int feature, auto values) {
+      *reinterpret_cast<decltype(values)*>(head + feature) = values;
+    });
+  }
 }
 
 template <typename T>
@@ -283,30 +307,26 @@ void launch_rms_norm(const RmsNormArgs& args, cudaStream_t stream) {
 }
 
 void launch_silu_and_mul(const SiluArgs& args, cudaStream_t stream) {
-  const int64_t vectors = args.cols / 8;
-  const int64_t total = args.rows * vectors;
-  if (total == 0) return;
+  if (args.rows == 0) return;
+  const RowGrid grid(args.rows, args.cols / 8);
   with_half_type(args.out.dtype, [&](auto type) {
     using T = decltype(type);
-    launch_chained(silu_and_mul_kernel<T>, {dim3(blocks_for(total, kThreads)), dim3(kThreads)},
-                   stream, static_cast<const T*>(args.gate_up.data),
-                   static_cast<T*>(args.out.data), args.gate_up.stride, args.out.stride,
-                   static_cast<int>(vectors), total);
+    launch_chained(silu_and_mul_kernel<T>, grid.shape, stream,
+                   static_cast<const T*>(args.gate_up.data), static_cast<T*>(args.out.data),
+                   args.gate_up.stride, args.out.stride, grid.vectors, args.rows);
   });
 }
 
 void launch_gather_rows(const GatherArgs& args, cudaStream_t stream) {
-  const int64_t vectors = args.cols / 8;
-  const int64_t total = args.rows * vectors;
-  if (total == 0) return;
+  if (args.rows == 0) return;
+  const RowGrid grid(args.rows, args.cols / 8);
   with_type(args.x.dtype, [&](auto in) {
     with_type(args.out.dtype, [&](auto out) {
       using In = decltype(in);
       using Out = decltype(out);
-      launch_chained(gather_rows_kernel<In, Out>,
-                     {dim3(blocks_for(total, kThreads)), dim3(kThreads)}, stream,
+      launch_chained(gather_rows_kernel<In, Out>, grid.shape, stream,
                      static_cast<const In*>(args.x.data), static_cast<Out*>(args.out.data),
-                     args.ids, args.x.stride, args.out.stride, static_cast<int>(vectors), total);
+                     args.ids, args.x.stride, args.out.stride, grid.vectors, args.rows);
     });
   });
 }
@@ -321,15 +341,15 @@ void launch_rope(const RopeArgs& args, cudaStream_t stream) {
   const int half = args.rotary_dim / 2;
   const bool wide = half % 8 == 0 && args.head_dim % 8 == 0 && args.x.stride % 8 == 0 &&
                     reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0;
-  const int64_t total = args.rows * args.heads * (wide ? half / 8 : half);
-  if (total == 0) return;
-  const LaunchShape shape{dim3(blocks_for(total, kThreads)), dim3(kThreads)};
+  const int items = args.heads * (wide ? half / 8 : half);
+  if (args.rows == 0 || items == 0) return;
+  const LaunchShape shape = RowGrid(args.rows, items).shape;
   with_half_type(args.x.dtype, [&](auto type) {
     using T = decltype(type);
     if (wide) {
-      launch_chained(rope_kernel<T, 8>, shape, stream, args, total);
+      launch_chained(rope_kernel<T, 8>, shape, stream, args, items);
     } else {
-      launch_chained(rope_kernel<T, 1>, shape, stream, args, total);
+      launch_chained(rope_kernel<T, 1>, shape, stream, args, items);
     }
   });
 }

@@ -1,10 +1,8 @@
 #include "kernels/cuda/skinny_linear.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "kernels/cuda/chained_launch.cuh"
 #include "kernels/cuda/half_vector.cuh"
+#include "kernels/cuda/mma_half.cuh"
 
 namespace tenon {
 namespace {
@@ -31,41 +29,6 @@ __device__ __forceinline__ uint4 load_weight(const uint4* from) {
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(from));
   return value;
-}
-
-template <typename T>
-__device__ __forceinline__ void multiply(float (&sum)[4],
-                                         uint32_t a0,
-                                         uint32_t a1,
-                                         uint32_t a2,
-                                         uint32_t a3,
-                                         uint32_t b0,
-                                         uint32_t b1);
-template <>
-__device__ __forceinline__ void multiply<__nv_bfloat16>(float (&sum)[4],
-                                                        uint32_t a0,
-                                                        uint32_t a1,
-                                                        uint32_t a2,
-                                                        uint32_t a3,
-                                                        uint32_t b0,
-                                                        uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-template <>
-__device__ __forceinline__ void multiply<__half>(float (&sum)[4],
-                                                 uint32_t a0,
-                                                 uint32_t a1,
-                                                 uint32_t a2,
-                                                 uint32_t a3,
-                                                 uint32_t b0,
-                                                 uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // Lane (g = lane / 4, t = lane % 4) holds rows g and g + 8 of a tile of W and token g of a tile of x,
@@ -139,8 +102,7 @@ __global__ void __launch_bounds__(kWarps * 32) skinny_linear_kernel(const Kernel
             const uint4 high = w[d][m][1][c];
 #pragma unroll
             for (int n = 0; n < kTokenTiles; ++n) {
-              multiply<T>(sum[m][n], low.x, high.x, low.y, high.y, in[n][c].x, in[n][c].y);
-              multiply<T>(sum[m][n], low.z, high.z, low.w, high.w, in[n][c].z, in[n][c].w);
+              multiply_32_columns<T>(sum[m][n], low, high, in[n][c]);
             }
           }
         }
@@ -206,8 +168,6 @@ bool launch_variant(const SkinnyLinearArgs& args, SkinnyVariant variant, cudaStr
   const int key = variant.row_tiles * 1000 + variant.warps * 10 + variant.depth;
   switch (key) {
     case 1084: launch_tokens<T, Out, 1, 8, 4>(args, stream); return true;
-    case 1044: launch_tokens<T, Out, 1, 4, 4>(args, stream); return true;
-    case 1082: launch_tokens<T, Out, 1, 8, 2>(args, stream); return true;
     case 2082: launch_tokens<T, Out, 2, 8, 2>(args, stream); return true;
     case 2042: launch_tokens<T, Out, 2, 4, 2>(args, stream); return true;
     default: return false;
@@ -225,12 +185,8 @@ bool can_run_skinny_linear(const SkinnyLinearArgs& args) {
          aligned(args.x);
 }
 
-bool prefer_skinny_linear(const SkinnyLinearArgs& args) {
-  return args.tokens <= 16 && can_run_skinny_linear(args);
-}
-
 SkinnyVariant choose_skinny_variant(const SkinnyLinearArgs& args) {
-  return args.tokens <= 8 ? SkinnyVariant{1, 8, 4} : SkinnyVariant{2, 8, 2};
+  return args.tokens <= 16 ? SkinnyVariant{1, 8, 4} : SkinnyVariant{2, 8, 2};
 }
 
 void launch_skinny_linear(const SkinnyLinearArgs& args, cudaStream_t stream) {

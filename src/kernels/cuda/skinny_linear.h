@@ -24,6 +24,7 @@ struct SkinnyLinearArgs {
   int64_t tokens = 0;
   DType dtype = DType::kBF16;      // of weight and x: bf16 or f16
   DType out_dtype = DType::kBF16;  // dtype, or f32
+  int32_t num_sms = 132;           // of the device
 };
 
 inline constexpr int64_t kMaxSkinnyTokens = 32;
@@ -31,8 +32,6 @@ inline constexpr int64_t kSkinnyColumnMultiple = 64;
 
 // Whether the kernels can serve the call at all.
 [[nodiscard]] bool can_run_skinny_linear(const SkinnyLinearArgs& args);
-// Whether they can and were measured to be faster than cuBLASLt.
-[[nodiscard]] bool prefer_skinny_linear(const SkinnyLinearArgs& args);
 
 // The kernel's shape: tiles of 16 rows a block takes, its warps, and the loads each warp keeps in
 // flight (steps of 64 columns).

@@ -34,8 +34,12 @@ TensorView host_view(std::vector<float>& values, int64_t rows, int64_t cols) {
   return TensorView::dense(values.data(), DType::kF32, {rows, cols});
 }
 
-double norm(const float* values, int64_t count) {
-  return std::sqrt(std::inner_product(values, values + count, values, 0.0));
+std::vector<double> row_norms(const std::vector<float>& values, int64_t cols) {
+  std::vector<double> norms;
+  for (auto row = values.begin(); row != values.end(); row += cols) {
+    norms.push_back(std::sqrt(std::inner_product(row, row + cols, row, 0.0)));
+  }
+  return norms;
 }
 
 class CudaOps : public ::testing::TestWithParam<DType> {
@@ -82,12 +86,14 @@ class CudaOps : public ::testing::TestWithParam<DType> {
     const WeightSource exact{"w", DType::kF32, stored.data(), n, k, nullptr, {}};
     auto expected = reference_->make_linear({&exact, 1}, true);
     ASSERT_TRUE(expected.ok());
+    const std::vector<double> weight_norms = row_norms(stored, k);
 
     for (const int64_t tokens : counts) {
       std::vector<float> x =
           rounded_all(dtype(), normal_values(tokens * k, static_cast<uint32_t>(tokens)));
       std::vector<float> want(static_cast<size_t>(tokens * n));
       reference_->linear(**expected, host_view(x, tokens, k), host_view(want, tokens, n));
+      const std::vector<double> x_norms = row_norms(x, k);
       GpuMatrix input(device_, dtype(), tokens, k, k + 8);
       input.set(x);
       for (const DType out : {dtype(), DType::kF32}) {
@@ -98,8 +104,9 @@ class CudaOps : public ::testing::TestWithParam<DType> {
             fmt::format("{} x {} x {} to {}", tokens, n, k, dtype_traits(out).name), [&](size_t i) {
               const auto token = static_cast<int64_t>(i) / n;
               const auto row = static_cast<int64_t>(i) % n;
-              const double sum = static_cast<double>(k) * 0x1p-24 * norm(&x[token * k], k) *
-                                 norm(&stored[row * k], k);
+              const double sum = static_cast<double>(k) * 0x1p-24 *
+                                 x_norms[static_cast<size_t>(token)] *
+                                 weight_norms[static_cast<size_t>(row)];
               return sum + 1.001 * unit_roundoff(out) * std::abs(want[i]);
             });
       }
