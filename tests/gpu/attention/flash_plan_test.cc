@@ -19,8 +19,25 @@ struct Dealt {
   std::vector<DecodeStretch> stretches;
 };
 
-Dealt deal(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows, int32_t active) {
-  const SyntheticBatch batch = make_batch(rows, 16, blocks_needed(rows, 16), 3);
+// Every block has the tile and the first pages of its first unit.
+void check_starts(const DecodePlanShape& shape, const SyntheticBatch& batch, const Dealt& dealt) {
+  for (const DecodeStretch& s : dealt.stretches) {
+    if (s.unit_begin >= s.unit_end) continue;
+    const DecodeTile& tile = dealt.tiles[static_cast<size_t>(s.unit_begin / shape.num_kv_heads)];
+    EXPECT_EQ(s.tile.page_begin, tile.page_begin);
+    EXPECT_EQ(s.tile.keys, tile.keys);
+    EXPECT_EQ(s.tile.first_row, tile.first_row);
+    EXPECT_EQ(s.first_page, s.key_begin / shape.page_size);
+    for (int32_t i = 0; i < DecodeStretch::kPages; ++i) {
+      if (int64_t{s.first_page + i} * shape.page_size >= tile.keys) break;
+      EXPECT_EQ(s.pages[i],
+                batch.page_indices[static_cast<size_t>(tile.page_begin + s.first_page + i)]);
+    }
+  }
+}
+
+Dealt deal(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows) {
+  const SyntheticBatch batch = make_batch(rows, shape.page_size, blocks_needed(rows, shape.page_size), 3);
   Dealt dealt;
   dealt.tiles.resize(static_cast<size_t>(
       max_decode_tiles(shape, batch.view.num_rows(), batch.view.num_tokens())));
@@ -32,7 +49,8 @@ Dealt deal(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows, 
   EXPECT_LE(count, dealt.tiles.size());
   dealt.tiles.resize(count);
   dealt.stretches.resize(static_cast<size_t>(shape.blocks));
-  deal_decode_tiles(shape, dealt.tiles, active, dealt.stretches);
+  deal_decode_tiles(shape, dealt.tiles, batch.page_indices, dealt.stretches);
+  check_starts(shape, batch, dealt);
   return dealt;
 }
 
@@ -57,8 +75,8 @@ std::vector<std::vector<Piece>> pieces_of(const DecodePlanShape& shape, const De
   return units;
 }
 
-void check(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows, int32_t active) {
-  const Dealt dealt = deal(shape, rows, active);
+void check(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows) {
+  const Dealt dealt = deal(shape, rows);
   const auto units = pieces_of(shape, dealt);
   std::set<int32_t> counters;
   std::set<std::pair<int32_t, bool>> slots;
@@ -72,7 +90,6 @@ void check(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows, 
       EXPECT_TRUE(piece.end > piece.begin || keys == 0);
       EXPECT_EQ(piece.first_block, pieces.front().block);
       EXPECT_EQ(piece.last_block, pieces.back().block);
-      EXPECT_LT(piece.block, active);
       at = piece.end;
       if (pieces.size() > 1) {
         const bool opens = piece.block == piece.first_block;
@@ -94,15 +111,15 @@ std::vector<BatchSpecRow> decode_rows(int32_t count, int32_t keys) {
 }
 
 TEST(FlashPlan, CoversEveryKeyOnce) {
-  const DecodePlanShape shape{132, 8, 4, 16, true};
-  for (const int32_t rows : {1, 2, 4, 16, 17, 64, 256}) {
-    for (const int32_t keys : {0, 1, 15, 16, 17, 64, 100, 1024, 8191}) {
-      check(shape, decode_rows(rows, keys), 132);
-      check(shape, decode_rows(rows, keys), 40);
-      check(shape, decode_rows(rows, keys), 1);
+  for (const int32_t blocks : {132, 40, 1}) {
+    const DecodePlanShape shape{blocks, 8, 4, 16, 16, true};
+    for (const int32_t rows : {1, 2, 4, 16, 17, 64, 256}) {
+      for (const int32_t keys : {0, 1, 15, 16, 17, 64, 100, 1024, 8191}) {
+        check(shape, decode_rows(rows, keys));
+      }
     }
+    check(shape, {});
   }
-  check(shape, {}, 132);
 }
 
 TEST(FlashPlan, CoversEveryKeyOnceInRaggedBatches) {
@@ -113,6 +130,7 @@ TEST(FlashPlan, CoversEveryKeyOnceInRaggedBatches) {
     shape.num_kv_heads = 1 + static_cast<int32_t>(random() % 8);
     shape.group = 1 + static_cast<int32_t>(random() % 16);
     shape.tile_rows = random() % 2 == 0 ? 16 : 64;
+    shape.page_size = 1 + static_cast<int32_t>(random() % 40);
     shape.causal = random() % 4 != 0;
     std::vector<BatchSpecRow> rows(random() % 40);
     for (BatchSpecRow& row : rows) {
@@ -121,13 +139,13 @@ TEST(FlashPlan, CoversEveryKeyOnceInRaggedBatches) {
                         ? 0
                         : row.query_len + static_cast<int32_t>(random() % (random() % 2 ? 50 : 5000));
     }
-    check(shape, rows, 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(shape.blocks)));
+    check(shape, rows);
   }
 }
 
 // The longest stretch against an even share, in keys.
 double imbalance(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows) {
-  const Dealt dealt = deal(shape, rows, shape.blocks);
+  const Dealt dealt = deal(shape, rows);
   std::vector<int64_t> load(static_cast<size_t>(shape.blocks));
   int64_t total = 0;
   for (const auto& pieces : pieces_of(shape, dealt)) {
@@ -141,7 +159,7 @@ double imbalance(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& 
 }
 
 TEST(FlashPlan, SpreadsBytesEvenly) {
-  const DecodePlanShape shape{132, 8, 4, 16, true};
+  const DecodePlanShape shape{132, 8, 4, 16, 16, true};
   EXPECT_LT(imbalance(shape, decode_rows(1, 1024)), 1.05);
   EXPECT_LT(imbalance(shape, decode_rows(16, 1024)), 1.05);
   EXPECT_LT(imbalance(shape, decode_rows(17, 1024)), 1.15);
@@ -152,14 +170,14 @@ TEST(FlashPlan, SpreadsBytesEvenly) {
 }
 
 TEST(FlashPlan, CutsASingleUnitOverNearlyAllBlocks) {
-  const DecodePlanShape shape{132, 1, 8, 16, true};
-  const Dealt dealt = deal(shape, decode_rows(1, 131072), 132);
+  const DecodePlanShape shape{132, 1, 8, 16, 16, true};
+  const Dealt dealt = deal(shape, decode_rows(1, 131072));
   EXPECT_GE(pieces_of(shape, dealt)[0].size(), 130U);
 }
 
 TEST(FlashPlan, ATileSeesWhatItsLastTokenSees) {
-  const DecodePlanShape shape{4, 1, 3, 16, true};
-  const Dealt dealt = deal(shape, {{10, 25}}, 4);
+  const DecodePlanShape shape{4, 1, 3, 16, 16, true};
+  const Dealt dealt = deal(shape, {{10, 25}});
   ASSERT_EQ(dealt.tiles.size(), 2U);
   EXPECT_EQ(dealt.tiles[0].rows, 16);
   EXPECT_EQ(dealt.tiles[0].keys, 15 + 6);  // packed row 15 belongs to token 5

@@ -10,7 +10,7 @@ cudaError_t launch_decode_dim(const DecodeVariant& variant,
 
 bool decode_supports(const DecodeVariant& variant) {
   return variant.head_dim > 0 && variant.head_dim <= 256 && variant.head_dim % 8 == 0 &&
-         (variant.tile_rows == 16 || variant.tile_rows == 64);
+         (variant.tile_rows == 8 || variant.tile_rows == 16 || variant.tile_rows == 64);
 }
 
 int32_t decode_blocks(const DecodeVariant& variant, int32_t multiprocessors) {

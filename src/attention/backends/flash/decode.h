@@ -35,7 +35,7 @@ struct FastDivisor {
 struct DecodeVariant {
   int32_t head_dim = 0;   // of q, k and v; a multiple of 8, at most 256
   bool bf16 = true;       // q, k, v and out: bf16, or f16
-  int32_t tile_rows = 0;  // 16 or 64
+  int32_t tile_rows = 0;  // 8, 16 or 64
 
   friend bool operator==(const DecodeVariant&, const DecodeVariant&) = default;
 };

@@ -2,31 +2,30 @@
 //
 // A block is made of teams of one or four warps. A team has its own ring of stages in shared memory and
 // takes every kTeams-th run of kKeys keys of the block's stretch, so that teams never wait for each
-// other inside a unit. Warp w of a team owns packed query rows [16 w, 16 w + 16) of the tile and keeps
-// Q, the output and the softmax's state in registers. The copies of a team run ahead of its products by
-// the depth of the ring, also across units. At the end of a unit the teams' results meet in shared
-// memory; the pieces of a unit that was cut meet in global memory.
+// other inside a unit. The copies of a team run ahead of its products by the depth of the ring, also
+// across units. At the end of a unit the teams' results meet in shared memory; the pieces of a unit
+// that was cut meet in global memory.
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "attention/backends/flash/decode.h"
 #include "attention/backends/flash/mma.cuh"
 
 namespace tenon::flash {
 
-template <typename ElementType, int kHeadDim, int kTeam, int kBlockWarps, int kDepth, int kResident>
+template <typename ElementType, int kHeadDim, int kTileRows, int kBlockWarps, int kDepth>
 struct DecodeTraits {
   using T = ElementType;
   static constexpr int kDim = kHeadDim;  // padded
-  static constexpr int kTeamWarps = kTeam;
+  static constexpr int kRows = kTileRows;
+  static constexpr int kTeamWarps = kTileRows <= 16 ? 1 : kTileRows / 16;
   static constexpr int kWarps = kBlockWarps;
   static constexpr int kStages = kDepth;
-  static constexpr int kBlocksPerMultiprocessor = kResident;
 
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kTeams = kWarps / kTeamWarps;
-  static constexpr int kRows = 16 * kTeamWarps;          // of a tile
   static constexpr int kKeys = kTeamWarps == 1 ? 16 : 32;  // of a stage
   static constexpr int kChunks = 4 * kDim / 16;          // of 16 bytes: K and V of a token
   static constexpr int kCopies = kKeys * kChunks / (32 * kTeamWarps);  // of a thread and stage
@@ -40,7 +39,7 @@ struct DecodeTraits {
   static constexpr int kStateBytes = (kWarps * 16 + kRows) * 8 + 16;
   static constexpr int kSharedBytes = kRingBytes + kMergeBytes + kStateBytes;
   static_assert(kKeys * kChunks % (32 * kTeamWarps) == 0);
-  static_assert(kSharedBytes * kResident + 1024 * kResident <= 233472);
+  static_assert(kSharedBytes <= 232448);  // what a block may have on sm_90
 
   // Of the partial results: kRows rows of output, then (maximum, sum) of each.
   static constexpr int kSlotFloats = kRows * (kDim + 2);
@@ -58,13 +57,42 @@ struct DecodePiece {
   int end;
 };
 
+// A stretch as threads hold it.
+struct StretchStart {
+  int unit_begin;
+  int unit_end;
+  int key_begin;
+  int key_end;
+  int first_block;
+  int last_block;
+  int first_page;
+  DecodeTile tile;
+  int page;  // the lane's one of DecodeStretch::pages
+};
+
+__device__ __forceinline__ StretchStart load_stretch(const DecodeStretch& from) {
+  const int4* words = reinterpret_cast<const int4*>(&from);
+  const int4 a = __ldg(words);
+  const int4 b = __ldg(words + 1);
+  StretchStart s;
+  reinterpret_cast<int4*>(&s.tile)[0] = __ldg(words + 2);
+  reinterpret_cast<int4*>(&s.tile)[1] = __ldg(words + 3);
+  s.page = __ldg(from.pages + threadIdx.x % DecodeStretch::kPages);
+  s.unit_begin = a.x, s.unit_end = a.y, s.key_begin = a.z, s.key_end = a.w;
+  s.first_block = b.x, s.last_block = b.y, s.first_page = b.z;
+  return s;
+}
+
 // Walks the units of a stretch, and keeps the tile of the current one.
 class DecodeWalk {
  public:
-  __device__ DecodeWalk(const DecodeParams& params, const DecodeStretch& stretch)
-      : params_(params), stretch_(stretch), unit_(stretch.unit_begin) {
-    if (!done()) load();
-  }
+  // Requires: a stretch that is not empty.
+  __device__ DecodeWalk(const DecodeParams& params, const StretchStart& stretch)
+      : params_(params),
+        stretch_(stretch),
+        unit_(stretch.unit_begin),
+        tile_index_(stretch.unit_begin / params.num_kv_heads),
+        tile_(stretch.tile) {}
   __device__ bool done() const { return unit_ >= stretch_.unit_end; }
   __device__ void next() {
     ++unit_;
@@ -79,6 +107,7 @@ class DecodeWalk {
     return piece;
   }
   __device__ const DecodeTile& tile() const { return tile_; }
+  __device__ bool at_first() const { return unit_ == stretch_.unit_begin; }
 
  private:
   __device__ void load() {
@@ -91,9 +120,9 @@ class DecodeWalk {
   }
 
   const DecodeParams& params_;
-  const DecodeStretch& stretch_;
+  const StretchStart& stretch_;
   int unit_;
-  int tile_index_ = -1;
+  int tile_index_;
   DecodeTile tile_;
 };
 
@@ -104,8 +133,13 @@ class KeyStream {
  public:
   using T = typename Traits::T;
 
-  __device__ KeyStream(const DecodeParams& params, const DecodeStretch& stretch, int team, int thread)
-      : params_(params), walk_(params, stretch), team_(team), thread_(thread), lane_(thread % 32) {
+  __device__ KeyStream(const DecodeParams& params, const StretchStart& stretch, int team, int thread)
+      : params_(params),
+        stretch_(stretch),
+        walk_(params, stretch),
+        team_(team),
+        thread_(thread),
+        lane_(thread % 32) {
     policy_ = evict_first_policy();
     open();
     look_up();
@@ -114,23 +148,13 @@ class KeyStream {
   // Starts the copies of the next run, if there is one; commits a group in any case.
   __device__ void copy_next(uint32_t stage) {
     if (!walk_.done()) {
-      const int key = key_ + lane_;
-      const int in_page = key - divide(key, params_.page_size) * params_.page_size.divisor;
-      const T* cell = head_base_ + page_ * params_.page_stride + in_page * params_.token_stride;
-      const auto address = reinterpret_cast<unsigned long long>(cell);
-#pragma unroll
-      for (int i = 0; i < Traits::kCopies; ++i) {
-        const int chunk = i * 32 * Traits::kTeamWarps + thread_;
-        const int token = chunk / Traits::kChunks;
-        const int column = chunk % Traits::kChunks * 8;  // in the padded K | V
-        const bool is_v = column >= Traits::kDim;
-        const int dim = is_v ? column - Traits::kDim : column;
-        const bool there = key_ + token < end_ && dim < params_.head_dim;
-        const auto row = __shfl_sync(0xffffffffU, address, token);
-        const T* source = reinterpret_cast<const T*>(row) +
-                          (there ? (is_v ? dim + params_.head_dim : dim) : 0);
-        copy_async(stage + token * Traits::kRowBytes + chunk % Traits::kChunks * 16, source,
-                   there ? 16 : 0, policy_);
+      const int page = divide(key_, params_.page_size);
+      const int in_page = key_ - page * params_.page_size.divisor;
+      if (in_page + Traits::kKeys <= params_.page_size.divisor && key_ + Traits::kKeys <= end_ &&
+          params_.head_dim == Traits::kDim) {
+        copy_run(stage, in_page);
+      } else {
+        copy_cells(stage);
       }
       key_ += Traits::kTeams * Traits::kKeys;
       if (key_ >= end_) {
@@ -143,6 +167,39 @@ class KeyStream {
   }
 
  private:
+  // A run of whole cells inside one page.
+  __device__ void copy_run(uint32_t stage, int in_page) {
+    const T* cell = head_base_ + page_ * params_.page_stride + in_page * params_.token_stride;
+#pragma unroll
+    for (int i = 0; i < Traits::kCopies; ++i) {
+      const int chunk = i * 32 * Traits::kTeamWarps + thread_;
+      const int token = chunk / Traits::kChunks;
+      const int column = chunk % Traits::kChunks;
+      copy_async(stage + token * Traits::kRowBytes + column * 16,
+                 cell + token * params_.token_stride + column * 8, policy_);
+    }
+  }
+  // Any run: cells may lie in several pages, end before the run does, and be narrower than the stage.
+  __device__ void copy_cells(uint32_t stage) {
+    const int key = key_ + lane_;
+    const int in_page = key - divide(key, params_.page_size) * params_.page_size.divisor;
+    const T* cell = head_base_ + page_ * params_.page_stride + in_page * params_.token_stride;
+    const auto address = reinterpret_cast<unsigned long long>(cell);
+#pragma unroll 4
+    for (int i = 0; i < Traits::kCopies; ++i) {
+      const int chunk = i * 32 * Traits::kTeamWarps + thread_;
+      const int token = chunk / Traits::kChunks;
+      const int column = chunk % Traits::kChunks * 8;  // in the padded K | V
+      const bool is_v = column >= Traits::kDim;
+      const int dim = is_v ? column - Traits::kDim : column;
+      const bool there = key_ + token < end_ && dim < params_.head_dim;
+      const auto row = __shfl_sync(0xffffffffU, address, token);
+      const T* source = reinterpret_cast<const T*>(row) +
+                        (there ? (is_v ? dim + params_.head_dim : dim) : 0);
+      copy_async(stage + token * Traits::kRowBytes + chunk % Traits::kChunks * 16, source,
+                 there ? 16 : 0, policy_);
+    }
+  }
   // Goes to the team's first run of the current unit, or of the first one that has any.
   __device__ void open() {
     for (; !walk_.done(); walk_.next()) {
@@ -155,14 +212,20 @@ class KeyStream {
       }
     }
   }
-  // Keys past the end look up page 0 of the row: some address that exists.
+  // Keys past the end look up the last one's page: some address that exists.
   __device__ void look_up() {
     if (walk_.done()) return;
-    const int key = min(key_ + lane_, end_ - 1);
-    page_ = __ldg(params_.page_indices + walk_.tile().page_begin + divide(key, params_.page_size));
+    const int page = divide(min(key_ + lane_, end_ - 1), params_.page_size);
+    const int nth = page - stretch_.first_page;
+    if (walk_.at_first() && __all_sync(0xffffffffU, nth < DecodeStretch::kPages)) {
+      page_ = __shfl_sync(0xffffffffU, stretch_.page, nth);
+    } else {
+      page_ = __ldg(params_.page_indices + walk_.tile().page_begin + page);
+    }
   }
 
   const DecodeParams& params_;
+  const StretchStart& stretch_;
   DecodeWalk walk_;
   const int team_;
   const int thread_;  // of the team
@@ -190,12 +253,202 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// What a warp keeps of its 16 query rows. A thread holds rows lane / 4 and lane / 4 + 8, in each group
-// of 8 columns those at lane % 4 * 2 and one further (the layout of mma's operands).
+// Where packed query row `row` of a tile lies.
+struct QueryRow {
+  int token;    // of the batch row
+  int q_head;
+  int visible;  // keys that it sees
+
+  // Rows past the tile's end are its last one.
+  __device__ QueryRow(const DecodeParams& params, const DecodeTile& tile, int head, int row) {
+    const int packed = tile.first_row + min(row, tile.rows - 1);
+    token = divide(packed, params.group);
+    q_head = head * params.group.divisor + packed - token * params.group.divisor;
+    visible = params.causal ? tile.seq_len - tile.query_len + token + 1 : tile.seq_len;
+  }
+  template <typename T>
+  __device__ const T* address(const DecodeParams& params, const DecodeTile& tile) const {
+    return static_cast<const T*>(params.q) + (tile.first_token + token) * params.q_stride +
+           q_head * params.head_dim;
+  }
+};
+
+// Two elements of Q from `column` on; zeros past the head size.
+template <typename T>
+__device__ __forceinline__ uint32_t load_query(const T* row, int column, int head_dim) {
+  return column < head_dim ? __ldg(reinterpret_cast<const unsigned int*>(row + column)) : 0U;
+}
+
+// A warp's state for tiles of 8 or 16 query rows: products with keys and dimensions as rows and queries
+// as columns, so that 8 queries fill the narrow side of mma. scores^T = K Q^T, out^T += V^T P^T. A thread
+// holds, in each group of 8 queries, those at lane % 4 * 2 and one further; in each group of 16 keys or
+// dimensions those at lane / 4 and 8 further.
 template <typename Traits>
-struct WarpState {
+struct NarrowState {
   using T = typename Traits::T;
   static constexpr int kSteps = Traits::kDim / 16;
+  static constexpr int kGroups = Traits::kRows / 8;
+  static constexpr int kStats = 2 * kGroups;  // query rows of a thread
+  static_assert(Traits::kKeys == 16);
+
+  uint32_t q[kGroups][kSteps][2];
+  float out[kGroups][kSteps][4];
+  float maximum[kStats];  // of the row's scores before scaling, -inf while there is none
+  float sum[kStats];      // of this thread's keys
+  int visible[kStats];
+
+  __device__ static int row_of(int stat) { return stat / 2 * 8 + threadIdx.x % 4 * 2 + stat % 2; }
+  // Of the threads that hold a row, the one that speaks for it.
+  __device__ static bool speaks() { return threadIdx.x % 32 < 4; }
+
+  __device__ void start(const DecodeParams& params, const DecodeTile& tile, int head) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const QueryRow query(params, tile, head, g * 8 + lane / 4);
+      const T* row = query.address<T>(params, tile);
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        q[g][s][0] = load_query(row, 16 * s + lane % 4 * 2, params.head_dim);
+        q[g][s][1] = load_query(row, 16 * s + lane % 4 * 2 + 8, params.head_dim);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[g][s][i] = 0.0F;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kStats; ++i) {
+      maximum[i] = -INFINITY;
+      sum[i] = 0.0F;
+      visible[i] = QueryRow(params, tile, head, row_of(i)).visible;
+    }
+  }
+
+  // Takes the run of keys [key, key + kKeys) at `stage` in, of which those below `end` exist.
+  __device__ void attend(uint32_t stage, int key, int end, float scale) {
+    const int lane = threadIdx.x % 32;
+    // Two sums each, for shorter chains of products that depend on each other.
+    float part[kGroups][2][4] = {};
+    const uint32_t k_row = stage + lane % 16 * Traits::kRowBytes + lane / 16 * 16;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      uint32_t a[4];
+      load_matrices(a, k_row + s * 32);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        Element<T>::multiply_add(part[g][s % 2], a, q[g][s][0], q[g][s][1]);
+      }
+    }
+    float scores[kGroups][4];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[g][i] = part[g][0][i] + part[g][1][i];
+    }
+    // Rows are in the order of their tokens: the first one, of lane 0, sees least.
+    if (key + Traits::kKeys > min(__shfl_sync(0xffffffffU, visible[0], 0), end)) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int limit = min(visible[2 * g + i % 2], end);
+          if (key + lane / 4 + i / 2 * 8 >= limit) scores[g][i] = -INFINITY;
+        }
+      }
+    }
+    float high[kStats];
+    bool rises = false;
+#pragma unroll
+    for (int i = 0; i < kStats; ++i) {
+      high[i] = fmaxf(scores[i / 2][i % 2], scores[i / 2][i % 2 + 2]);
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) {
+        high[i] = fmaxf(high[i], __shfl_xor_sync(0xffffffffU, high[i], lanes));
+      }
+      high[i] = fmaxf(high[i], maximum[i]);
+      rises = rises || high[i] > maximum[i];
+    }
+    if (__any_sync(0xffffffffU, rises)) rescale(high, scale);
+    uint32_t p[kGroups][2];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float offset = high[2 * g + i % 2] == -INFINITY ? 0.0F : high[2 * g + i % 2] * scale;
+        scores[g][i] = exp2_fast(scores[g][i] * scale - offset);
+        sum[2 * g + i % 2] += scores[g][i];
+      }
+      p[g][0] = transpose_matrix(Element<T>::pack(scores[g][0], scores[g][1]));
+      p[g][1] = transpose_matrix(Element<T>::pack(scores[g][2], scores[g][3]));
+    }
+    const uint32_t v_row = stage + (lane / 16 * 8 + lane % 8) * Traits::kRowBytes +
+                           Traits::kDim * 2 + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      uint32_t a[4];
+      load_matrices_transposed(a, v_row + s * 32);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        Element<T>::multiply_add(out[g][s], a, p[g][0], p[g][1]);
+      }
+    }
+  }
+
+  // Makes the sums those of the whole rows.
+  __device__ void add_sums() {
+#pragma unroll
+    for (int i = 0; i < kStats; ++i) {
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) {
+        sum[i] += __shfl_xor_sync(0xffffffffU, sum[i], lanes);
+      }
+    }
+  }
+
+  // Stores rows [4 pass, 4 pass + 4), each times its factor.
+  __device__ void store_rows(int pass, const float (&factor)[kStats], float* to) const {
+    const int lane = threadIdx.x % 32;
+    if (lane % 4 / 2 != pass % 2) return;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      if (g != pass / 2) continue;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float* row = to + (lane % 2 * 2 + h) * Traits::kMergeStride + lane / 4;
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          row[16 * s] = out[g][s][h] * factor[2 * g + h];
+          row[16 * s + 8] = out[g][s][2 + h] * factor[2 * g + h];
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ void rescale(const float (&high)[kStats], float scale) {
+#pragma unroll
+    for (int i = 0; i < kStats; ++i) {
+      // A row that has seen nothing yet holds zeros.
+      const float factor =
+          maximum[i] == -INFINITY ? 0.0F : exp2_fast((maximum[i] - high[i]) * scale);
+      maximum[i] = high[i];
+      sum[i] *= factor;
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        out[i / 2][s][i % 2] *= factor;
+        out[i / 2][s][i % 2 + 2] *= factor;
+      }
+    }
+  }
+};
+
+// A warp's state for tiles of 64 query rows, of which warp w of a team has [16 w, 16 w + 16): queries are
+// rows, keys and dimensions columns. A thread holds rows lane / 4 and lane / 4 + 8, in each group of 8
+// columns those at lane % 4 * 2 and one further.
+template <typename Traits>
+struct WideState {
+  using T = typename Traits::T;
+  static constexpr int kSteps = Traits::kDim / 16;
+  static constexpr int kStats = 2;
 
   uint32_t q[kSteps][4];
   float out[2 * kSteps][4];
@@ -203,31 +456,24 @@ struct WarpState {
   float sum[2];      // of this thread's columns
   int visible[2];    // keys that the row sees
 
-  // Loads Q of packed rows [first, first + 16) of the tile.
-  __device__ void start(const DecodeParams& params, const DecodeTile& tile, int head, int first) {
+  __device__ static int row_of(int stat) { return threadIdx.x % 32 / 4 + 8 * stat; }
+  __device__ static bool speaks() { return threadIdx.x % 4 == 0; }
+
+  __device__ void start(const DecodeParams& params, const DecodeTile& tile, int head) {
     const int lane = threadIdx.x % 32;
-    const T* row[2];
+    const int first = threadIdx.x / 32 % Traits::kTeamWarps * 16;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int r = first + lane / 4 + 8 * h;
-      const int packed = tile.first_row + min(r, tile.rows - 1);
-      const int token = divide(packed, params.group);
-      const int q_head = head * params.group.divisor + packed - token * params.group.divisor;
-      visible[h] = params.causal ? tile.seq_len - tile.query_len + token + 1 : tile.seq_len;
-      row[h] = static_cast<const T*>(params.q) + (tile.first_token + token) * params.q_stride +
-               q_head * params.head_dim;
+      const QueryRow query(params, tile, head, first + row_of(h));
+      const T* row = query.address<T>(params, tile);
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        q[s][h] = load_query(row, 16 * s + lane % 4 * 2, params.head_dim);
+        q[s][2 + h] = load_query(row, 16 * s + lane % 4 * 2 + 8, params.head_dim);
+      }
+      visible[h] = query.visible;
       maximum[h] = -INFINITY;
       sum[h] = 0.0F;
-    }
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = 16 * s + 8 * (i / 2) + lane % 4 * 2;
-        q[s][i] = column < params.head_dim
-                      ? __ldg(reinterpret_cast<const unsigned int*>(row[i % 2] + column))
-                      : 0U;
-      }
     }
 #pragma unroll
     for (int n = 0; n < 2 * kSteps; ++n) {
@@ -308,6 +554,29 @@ struct WarpState {
     }
   }
 
+  __device__ void add_sums() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
+      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
+    }
+  }
+
+  __device__ void store_rows(int pass, const float (&factor)[kStats], float* to) const {
+    const int lane = threadIdx.x % 32;
+    if (lane / 16 != pass % 2) return;
+    float* row = to + lane / 4 % 4 * Traits::kMergeStride + lane % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (h != pass / 2) continue;
+#pragma unroll
+      for (int n = 0; n < 2 * kSteps; ++n) {
+        *reinterpret_cast<float2*>(row + 8 * n) =
+            make_float2(out[n][2 * h] * factor[h], out[n][2 * h + 1] * factor[h]);
+      }
+    }
+  }
+
  private:
   __device__ void rescale(const float (&high)[2], float scale) {
 #pragma unroll
@@ -326,6 +595,10 @@ struct WarpState {
   }
 };
 
+template <typename Traits>
+using StateOf =
+    std::conditional_t<Traits::kTeamWarps == 1, NarrowState<Traits>, WideState<Traits>>;
+
 // What the teams of a block leave of a unit, and how pieces of it become the output.
 template <typename Traits>
 class UnitEnd {
@@ -333,7 +606,7 @@ class UnitEnd {
   using T = typename Traits::T;
   static constexpr int kQuads = Traits::kDim / 4;  // of the columns
 
-  __device__ UnitEnd(const DecodeParams& params, const DecodeStretch& stretch, unsigned char* shared)
+  __device__ UnitEnd(const DecodeParams& params, const StretchStart& stretch, unsigned char* shared)
       : params_(params),
         stretch_(stretch),
         merge_(reinterpret_cast<float*>(shared)),
@@ -342,35 +615,36 @@ class UnitEnd {
         arrived_(reinterpret_cast<int*>(row_state_ + Traits::kRows)) {}
 
   // Merges what the block has of `piece`. All threads of the block.
-  __device__ void finish(WarpState<Traits>& state, const DecodePiece& piece, const DecodeTile& tile) {
+  __device__ void finish(StateOf<Traits>& state, const DecodePiece& piece, const DecodeTile& tile) {
+    using State = StateOf<Traits>;
     const int warp = threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
     const int warp_in_team = warp % Traits::kTeamWarps;
+    state.add_sums();
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      state.sum[h] += __shfl_xor_sync(0xffffffffU, state.sum[h], 1);
-      state.sum[h] += __shfl_xor_sync(0xffffffffU, state.sum[h], 2);
-      if (lane % 4 == 0) {
-        warp_state_[warp * 16 + lane / 4 + 8 * h] = make_float2(state.maximum[h], state.sum[h]);
+    for (int i = 0; i < State::kStats; ++i) {
+      if (State::speaks()) {
+        warp_state_[warp * 16 + State::row_of(i)] = make_float2(state.maximum[i], state.sum[i]);
       }
     }
     __syncthreads();
-    float factor[2];
+    float factor[State::kStats];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = lane / 4 + 8 * h;
+    for (int i = 0; i < State::kStats; ++i) {
+      const float2* parts = warp_state_ + warp_in_team * 16 + State::row_of(i);
       float high = -INFINITY;
+#pragma unroll
       for (int team = 0; team < Traits::kTeams; ++team) {
-        high = fmaxf(high, warp_state_[(team * Traits::kTeamWarps + warp_in_team) * 16 + row].x);
+        high = fmaxf(high, parts[team * Traits::kTeamWarps * 16].x);
       }
-      factor[h] = weight(state.maximum[h], high);
-      if (warp < Traits::kTeamWarps && lane % 4 == 0) {
+      factor[i] = weight(state.maximum[i], high);
+      if (warp < Traits::kTeamWarps && State::speaks()) {
         float sum = 0.0F;
+#pragma unroll
         for (int team = 0; team < Traits::kTeams; ++team) {
-          const float2 part = warp_state_[(team * Traits::kTeamWarps + warp) * 16 + row];
+          const float2 part = parts[team * Traits::kTeamWarps * 16];
           sum += part.y * weight(part.x, high);
         }
-        row_state_[warp * 16 + row] = make_float2(high, sum);
+        row_state_[warp * 16 + State::row_of(i)] = make_float2(high, sum);
       }
     }
     const bool cut = piece.begin > 0 || piece.end < tile.keys;
@@ -379,17 +653,9 @@ class UnitEnd {
     const int last_block = piece.end < tile.keys ? stretch_.last_block : block;
     float* slot = partial(block, first_block);
 #pragma unroll
-    for (int pass = 0; pass < 4; ++pass) {
+    for (int pass = 0; pass < min(Traits::kRows, 16) / 4; ++pass) {
       if (4 * pass >= tile.rows) break;
-      if (lane / 16 == pass % 2) {
-        const int h = pass / 2;
-        float* row = merge_ + (warp * 4 + lane / 4 % 4) * Traits::kMergeStride + lane % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < Traits::kDim / 8; ++n) {
-          *reinterpret_cast<float2*>(row + 8 * n) =
-              make_float2(state.out[n][2 * h] * factor[h], state.out[n][2 * h + 1] * factor[h]);
-        }
-      }
+      state.store_rows(pass, factor, merge_ + warp * 4 * Traits::kMergeStride);
       __syncthreads();
       for (int i = threadIdx.x; i < Traits::kTeamWarps * 4 * kQuads; i += Traits::kThreads) {
         const int quad = i % kQuads;
@@ -456,7 +722,7 @@ class UnitEnd {
 
   __device__ void merge_quad(
       const DecodeTile& tile, int head, int row, int quad, int first_block, int last_block) {
-    constexpr int kAtOnce = 8;
+    constexpr int kAtOnce = 16;
     float4 total = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
     float2 state = make_float2(-INFINITY, 0.0F);
     for (int block = first_block; block <= last_block; block += kAtOnce) {
@@ -513,7 +779,7 @@ class UnitEnd {
   }
 
   const DecodeParams& params_;
-  const DecodeStretch& stretch_;
+  const StretchStart& stretch_;
   float* const merge_;         // [kWarps][4][kMergeStride]
   float2* const warp_state_;   // [kWarps][16] (maximum, sum)
   float2* const row_state_;    // [kRows]
@@ -521,28 +787,25 @@ class UnitEnd {
 };
 
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(Traits::kThreads, 1)
     decode_kernel(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(16) unsigned char shared[];
-  DecodeStretch stretch;
-  const int4* words = reinterpret_cast<const int4*>(params.stretches + blockIdx.x);
-  reinterpret_cast<int4*>(&stretch)[0] = __ldg(words);
-  reinterpret_cast<int4*>(&stretch)[1] = __ldg(words + 1);
+  const StretchStart stretch = load_stretch(params.stretches[blockIdx.x]);
   if (stretch.unit_begin >= stretch.unit_end) return;
 
   const int warp = threadIdx.x / 32;
   const int team = warp / Traits::kTeamWarps;
   const uint32_t ring = shared_address(shared) + team * Traits::kStages * Traits::kStageBytes;
   KeyStream<Traits> stream(params, stretch, team, threadIdx.x % (32 * Traits::kTeamWarps));
-#pragma unroll
+#pragma unroll 1  // code that is short starts sooner
   for (int s = 0; s < Traits::kStages - 1; ++s) stream.copy_next(ring + s * Traits::kStageBytes);
 
   UnitEnd<Traits> unit_end(params, stretch, shared + Traits::kRingBytes);
-  WarpState<Traits> state;
+  StateOf<Traits> state;
   int stage = 0;
   for (DecodeWalk walk(params, stretch); !walk.done(); walk.next()) {
     const DecodePiece piece = walk.piece();
-    state.start(params, walk.tile(), piece.head, warp % Traits::kTeamWarps * 16);
+    state.start(params, walk.tile(), piece.head);
     for (int key = piece.begin + team * Traits::kKeys; key < piece.end;
          key += Traits::kTeams * Traits::kKeys) {
       wait_copies<Traits::kStages - 2>();
@@ -570,42 +833,51 @@ cudaError_t launch_decode_kernel(const DecodeParams& params, cudaStream_t stream
   return cudaGetLastError();
 }
 
-// The measured choice for a padded head size: warps of a block and depth of the ring; always one block
-// a multiprocessor. The ring holds 160 to 200 KB, nearly all of which is in flight.
-template <int kDim, int kTeam>
+// The measured choice for a padded head size: warps of a block and depth of the ring, which holds 160
+// to 200 KB; nearly all of it is in flight.
+template <int kDim, bool kWide>
 struct DecodeChoice;
-template <> struct DecodeChoice<64, 1> { static constexpr int kWarps = 8, kStages = 6; };
-template <> struct DecodeChoice<80, 1> { static constexpr int kWarps = 8, kStages = 4; };
-template <> struct DecodeChoice<96, 1> { static constexpr int kWarps = 8, kStages = 4; };
-template <> struct DecodeChoice<128, 1> { static constexpr int kWarps = 8, kStages = 3; };
-template <> struct DecodeChoice<192, 1> { static constexpr int kWarps = 4, kStages = 4; };
-template <> struct DecodeChoice<256, 1> { static constexpr int kWarps = 4, kStages = 3; };
-template <> struct DecodeChoice<64, 4> { static constexpr int kWarps = 8, kStages = 6; };
-template <> struct DecodeChoice<80, 4> { static constexpr int kWarps = 8, kStages = 6; };
-template <> struct DecodeChoice<96, 4> { static constexpr int kWarps = 8, kStages = 6; };
-template <> struct DecodeChoice<128, 4> { static constexpr int kWarps = 8, kStages = 5; };
-template <> struct DecodeChoice<192, 4> { static constexpr int kWarps = 4, kStages = 6; };
-template <> struct DecodeChoice<256, 4> { static constexpr int kWarps = 4, kStages = 5; };
+template <> struct DecodeChoice<64, false> { static constexpr int kWarps = 8, kStages = 6; };
+template <> struct DecodeChoice<80, false> { static constexpr int kWarps = 8, kStages = 4; };
+template <> struct DecodeChoice<96, false> { static constexpr int kWarps = 8, kStages = 4; };
+template <> struct DecodeChoice<128, false> { static constexpr int kWarps = 8, kStages = 3; };
+template <> struct DecodeChoice<192, false> { static constexpr int kWarps = 4, kStages = 4; };
+template <> struct DecodeChoice<256, false> { static constexpr int kWarps = 4, kStages = 3; };
+template <> struct DecodeChoice<64, true> { static constexpr int kWarps = 8, kStages = 6; };
+template <> struct DecodeChoice<80, true> { static constexpr int kWarps = 8, kStages = 6; };
+template <> struct DecodeChoice<96, true> { static constexpr int kWarps = 8, kStages = 6; };
+template <> struct DecodeChoice<128, true> { static constexpr int kWarps = 8, kStages = 5; };
+template <> struct DecodeChoice<192, true> { static constexpr int kWarps = 4, kStages = 6; };
+template <> struct DecodeChoice<256, true> { static constexpr int kWarps = 4, kStages = 5; };
 
-template <typename T, int kDim, int kTeam>
-using ChosenTraits = DecodeTraits<T,
-                                  kDim,
-                                  kTeam,
-                                  DecodeChoice<kDim, kTeam>::kWarps,
-                                  DecodeChoice<kDim, kTeam>::kStages,
-                                  1>;
+template <typename T, int kDim, int kRows>
+cudaError_t launch_chosen(const DecodeParams& params, cudaStream_t stream) {
+  using Choice = DecodeChoice<kDim, (kRows > 16)>;
+  return launch_decode_kernel<DecodeTraits<T, kDim, kRows, Choice::kWarps, Choice::kStages>>(
+      params, stream);
+}
+
+template <typename T, int kDim>
+cudaError_t launch_rows(const DecodeVariant& variant,
+                        const DecodeParams& params,
+                        cudaStream_t stream) {
+  switch (variant.tile_rows) {
+    case 8:
+      return launch_chosen<T, kDim, 8>(params, stream);
+    case 16:
+      return launch_chosen<T, kDim, 16>(params, stream);
+    default:
+      return launch_chosen<T, kDim, 64>(params, stream);
+  }
+}
 
 // The instantiations of one padded head size; one file each.
 template <int kDim>
 cudaError_t launch_decode_dim(const DecodeVariant& variant,
                               const DecodeParams& params,
                               cudaStream_t stream) {
-  if (variant.tile_rows == 16) {
-    return variant.bf16 ? launch_decode_kernel<ChosenTraits<__nv_bfloat16, kDim, 1>>(params, stream)
-                        : launch_decode_kernel<ChosenTraits<__half, kDim, 1>>(params, stream);
-  }
-  return variant.bf16 ? launch_decode_kernel<ChosenTraits<__nv_bfloat16, kDim, 4>>(params, stream)
-                      : launch_decode_kernel<ChosenTraits<__half, kDim, 4>>(params, stream);
+  return variant.bf16 ? launch_rows<__nv_bfloat16, kDim>(variant, params, stream)
+                      : launch_rows<__half, kDim>(variant, params, stream);
 }
 
 }  // namespace tenon::flash

@@ -40,8 +40,7 @@ class Dealer {
     s.key_end = end.chunk == 0 ? DecodeStretch::kAllKeys
                                : static_cast<int32_t>(end.chunk * kChunkKeys);
     s.first_block = open_;
-    const bool ends_open_unit = begin.chunk != 0 && (end.unit > begin.unit);
-    if (ends_open_unit) {
+    if (begin.chunk != 0 && end.unit > begin.unit) {
       for (int32_t b = open_; b < next_; ++b) stretches_[static_cast<size_t>(b)].last_block = next_;
     }
     // The unit that this stretch leaves open began here, unless it is the one it began within.
@@ -64,7 +63,6 @@ class Dealer {
 // one a block, are enough.
 int64_t least_piece_for_one_each(const DecodePlanShape& shape,
                                  std::span<const DecodeTile> tiles,
-                                 int64_t active,
                                  int64_t longest) {
   int64_t low = std::min(kLeastPiece, longest);
   int64_t high = longest;
@@ -74,13 +72,28 @@ int64_t least_piece_for_one_each(const DecodePlanShape& shape,
     for (const DecodeTile& tile : tiles) {
       pieces += std::max<int64_t>((chunks_of(tile) + piece - 1) / piece, 1);
     }
-    if (pieces * shape.num_kv_heads <= active) {
+    if (pieces * shape.num_kv_heads <= shape.blocks) {
       high = piece;
     } else {
       low = piece + 1;
     }
   }
   return high;
+}
+
+// Copies to every stretch what its first unit needs.
+void give_starts(const DecodePlanShape& shape,
+                 std::span<const DecodeTile> tiles,
+                 std::span<const int32_t> page_indices,
+                 std::span<DecodeStretch> stretches) {
+  for (DecodeStretch& s : stretches) {
+    if (s.unit_begin >= s.unit_end) continue;
+    s.tile = tiles[static_cast<size_t>(s.unit_begin / shape.num_kv_heads)];
+    s.first_page = s.key_begin / shape.page_size;
+    const int32_t pages = num_pages(s.tile.keys, shape.page_size) - s.first_page;
+    const auto first = page_indices.begin() + s.tile.page_begin + s.first_page;
+    std::copy_n(first, std::clamp(pages, 0, DecodeStretch::kPages), s.pages);
+  }
 }
 
 }  // namespace
@@ -113,10 +126,9 @@ int32_t make_decode_tiles(const DecodePlanShape& shape,
 
 void deal_decode_tiles(const DecodePlanShape& shape,
                        std::span<const DecodeTile> tiles,
-                       int32_t active,
+                       std::span<const int32_t> page_indices,
                        std::span<DecodeStretch> stretches) {
   TENON_CHECK_EQ(static_cast<int64_t>(stretches.size()), int64_t{shape.blocks});
-  TENON_CHECK(active > 0 && active <= shape.blocks);
   Dealer dealer(stretches);
   const int64_t heads = shape.num_kv_heads;
   const int64_t units = static_cast<int64_t>(tiles.size()) * heads;
@@ -128,10 +140,10 @@ void deal_decode_tiles(const DecodePlanShape& shape,
   }
   // A block's stretch, when the line is cut evenly; no shorter than the least piece of one unit.
   const int64_t least = kUnitCost + kLeastPiece;
-  const int64_t cuts = std::clamp<int64_t>(total / least, 1, active);
+  const int64_t cuts = std::clamp<int64_t>(total / least, 1, shape.blocks);
 
-  if (units <= active) {
-    const int64_t piece = least_piece_for_one_each(shape, tiles, active, std::max<int64_t>(longest, 1));
+  if (units <= shape.blocks) {
+    const int64_t piece = least_piece_for_one_each(shape, tiles, std::max<int64_t>(longest, 1));
     // Against an even cut, where blocks often serve the end of one unit and the start of the next.
     if (piece + kUnitCost <= (total + cuts - 1) / cuts + kUnitCost) {
       for (int64_t unit = 0; unit < units; ++unit) {
@@ -144,6 +156,7 @@ void deal_decode_tiles(const DecodePlanShape& shape,
         }
       }
       dealer.fill_up();
+      give_starts(shape, tiles, page_indices, stretches);
       return;
     }
   }
@@ -170,6 +183,7 @@ void deal_decode_tiles(const DecodePlanShape& shape,
     begin = end;
   }
   dealer.fill_up();
+  give_starts(shape, tiles, page_indices, stretches);
 }
 
 }  // namespace tenon::flash

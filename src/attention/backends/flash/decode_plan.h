@@ -36,24 +36,30 @@ struct alignas(32) DecodeTile {
 };
 
 // The stretch of one block: units [unit_begin, unit_end), from key `key_begin` of the first one to
-// key `key_end` of the last one. Device format.
-struct alignas(32) DecodeStretch {
+// key `key_end` of the last one. Device format. What the block needs to start is here, so that it
+// can ask for its first keys after one read.
+struct alignas(64) DecodeStretch {
   int32_t unit_begin;
   int32_t unit_end;
   int32_t key_begin;
   int32_t key_end;      // kAllKeys: the last unit is done to its end
   int32_t first_block;  // where the first unit began, if before this block
   int32_t last_block;   // where the last unit ends, if after this block
-  int32_t reserved[2];
+  int32_t first_page;   // key_begin / page size
+  int32_t reserved;
+  DecodeTile tile;      // of the first unit
+  int32_t pages[32];    // its pages from first_page on, as many as it has
 
   static constexpr int32_t kAllKeys = 0x7fffffff;
+  static constexpr int32_t kPages = 32;
 };
 
 struct DecodePlanShape {
   int32_t blocks = 0;  // of the grid
   int32_t num_kv_heads = 0;
   int32_t group = 0;      // query heads of a KV head
-  int32_t tile_rows = 0;  // of the kernel: 16 or 64
+  int32_t tile_rows = 0;  // of the kernel: 8, 16 or 64
+  int32_t page_size = 1;
   bool causal = true;
 };
 
@@ -75,10 +81,10 @@ int32_t make_decode_tiles(const DecodePlanShape& shape,
                           int32_t row,
                           std::span<DecodeTile> room);
 
-// Deals the units of `tiles` out to shape.blocks stretches. Blocks beyond `active` get none.
+// Deals the units of `tiles` out to shape.blocks stretches. `page_indices` are the batch's.
 void deal_decode_tiles(const DecodePlanShape& shape,
                        std::span<const DecodeTile> tiles,
-                       int32_t active,
+                       std::span<const int32_t> page_indices,
                        std::span<DecodeStretch> stretches);
 
 }  // namespace tenon::flash

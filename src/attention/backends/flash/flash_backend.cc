@@ -134,7 +134,8 @@ FlashBackend::FlashBackend(const BackendContext& context)
   for (flash::DecodePlanShape* decode : {&shape_.narrow, &shape_.wide}) {
     decode->num_kv_heads = group_.num_kv_heads;
     decode->group = group;
-    decode->tile_rows = decode == &shape_.narrow ? 16 : 64;
+    decode->tile_rows = decode == &shape_.wide ? 64 : group <= 8 ? 8 : 16;
+    decode->page_size = std::max(group_.block_size, 1);
     decode->causal = group_.causal;
     decode->blocks = flash::decode_blocks({shape_.head_dim, bf16, decode->tile_rows},
                                           shape_.multiprocessors);
@@ -323,9 +324,9 @@ void FlashImpl::decode(const AttentionInput& in,
   params.partials = backend_->at<float>(workspace.partials_at);
   params.counters = backend_->at<int32_t>(workspace.counters_at);
   params.blocks = part.blocks;
-  const bool is_narrow = &part == &plan.narrow;
-  const DecodeVariant variant{params.head_dim, params_.kv.dtype == DType::kBF16,
-                              is_narrow ? 16 : 64};
+  const flash::DecodePlanShape& shape =
+      &part == &plan.narrow ? backend_->shape().narrow : backend_->shape().wide;
+  const DecodeVariant variant{params.head_dim, params_.kv.dtype == DType::kBF16, shape.tile_rows};
   backend_->device()->note(flash::launch_decode(variant, params, stream), "flash decode");
 }
 

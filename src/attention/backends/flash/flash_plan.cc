@@ -19,7 +19,7 @@ constexpr double kPrefillFlopsPerMultiprocessor = 4.0e12;
 constexpr double kPrefillStartSeconds = 8e-6;
 
 int64_t align(int64_t offset) {
-  return (offset + 31) / 32 * 32;
+  return (offset + 63) / 64 * 64;
 }
 
 // Tiles, then stretches, of one decode launch, into `buffer` from `at` on.
@@ -49,7 +49,11 @@ class DecodePartWriter {
 };
 
 // Cuts the tiles over `blocks` blocks; the grid has that many.
-void deal(const DecodePlanShape& shape, std::byte* buffer, int32_t blocks, DecodePart& part) {
+void deal(const DecodePlanShape& shape,
+          std::span<const int32_t> page_indices,
+          std::byte* buffer,
+          int32_t blocks,
+          DecodePart& part) {
   if (part.tiles == 0) return;
   part.blocks = blocks;
   DecodePlanShape dealt = shape;
@@ -57,7 +61,7 @@ void deal(const DecodePlanShape& shape, std::byte* buffer, int32_t blocks, Decod
   deal_decode_tiles(
       dealt,
       {reinterpret_cast<const DecodeTile*>(buffer + part.tiles_at), static_cast<size_t>(part.tiles)},
-      blocks,
+      page_indices,
       {reinterpret_cast<DecodeStretch*>(buffer + part.stretches_at), static_cast<size_t>(blocks)});
 }
 
@@ -163,8 +167,8 @@ void FlashPlan::build(const PlanShape& shape,
       prefill.max_blocks = shape.multiprocessors - blocks;
     }
   }
-  deal(shape.narrow, buffer, narrow_blocks, narrow);
-  deal(shape.wide, buffer, wide_blocks, wide);
+  deal(shape.narrow, batch.page_indices, buffer, narrow_blocks, narrow);
+  deal(shape.wide, batch.page_indices, buffer, wide_blocks, wide);
 }
 
 int32_t FlashPlan::share_multiprocessors(const PlanShape& shape,
@@ -202,13 +206,10 @@ std::string FlashPlan::describe() const {
     if (!text.empty()) text += "; ";
     text += part;
   };
-  if (narrow.tiles > 0) {
-    add(fmt::format("{} rows decode kernel, {} tiles of 16, {} blocks", narrow.rows, narrow.tiles,
-                    narrow.blocks));
-  }
-  if (wide.tiles > 0) {
-    add(fmt::format("{} rows decode kernel, {} tiles of 64, {} blocks", wide.rows, wide.tiles,
-                    wide.blocks));
+  for (const DecodePart* part : {&narrow, &wide}) {
+    if (part->tiles == 0) continue;
+    add(fmt::format("{} rows decode kernel, {} {} tiles, {} blocks", part->rows, part->tiles,
+                    part == &narrow ? "narrow" : "wide", part->blocks));
   }
   if (prefill.plan.num_tiles > 0) {
     add(fmt::format("{} rows prefill kernel, {} entries{}", prefill.rows, prefill.plan.num_tiles,

@@ -20,7 +20,7 @@
 namespace tenon::flash {
 
 struct PlanShape {
-  DecodePlanShape narrow;  // tiles of 16 packed query rows
+  DecodePlanShape narrow;  // tiles of 8 or 16 packed query rows
   DecodePlanShape wide;    // tiles of 64
   PrefillShape prefill;
   bool has_prefill = false;  // the prefill kernel takes this shape; else wide tiles do its rows

@@ -29,6 +29,11 @@ __device__ __forceinline__ void copy_async(uint32_t shared,
                "l"(global), "r"(bytes), "l"(policy)
                : "memory");
 }
+__device__ __forceinline__ void copy_async(uint32_t shared, const void* global, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared),
+               "l"(global), "l"(policy)
+               : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
@@ -49,6 +54,13 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                : "memory");
 }
 
+// The transpose of an 8x8 matrix of 16-bit elements that is spread over the warp as products are.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t r) {
+  uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(r));
+  return transposed;
+}
+
 // The 16-bit element types: conversion of pairs, and c[16x8] += a[16x16] b[16x8] in f32.
 template <typename T>
 struct Element;
@@ -63,8 +75,7 @@ struct Element<__nv_bfloat16> {
                                                       const uint32_t (&a)[4],
                                                       uint32_t b0,
                                                       uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -81,8 +92,7 @@ struct Element<__half> {
                                                       const uint32_t (&a)[4],
                                                       uint32_t b0,
                                                       uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
