@@ -38,7 +38,7 @@ struct PrefillRow {
 
 // One entry of the work list: a tile of query tokens of one row, for `heads_per_tile` KV heads (see
 // PrefillPlan). Device format.
-struct alignas(32) PrefillTile {
+struct alignas(16) PrefillTile {
   int32_t q_begin;     // first token of the tile
   int32_t q_len;       // tokens of the tile
   int32_t kv_len;      // keys of the row

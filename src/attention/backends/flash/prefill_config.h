@@ -1,0 +1,41 @@
+// How the prefill kernel is tiled, by head size: what its host part and its instantiations share.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+
+#include "attention/backends/flash/prefill.h"
+
+namespace tenon::flash {
+
+// Head sizes are padded (with zeros, in shared memory) to the next of 64, 96, 128, 192, 256.
+[[nodiscard]] constexpr int32_t prefill_padded_dim(int32_t head_dim) {
+  return head_dim > 64 && head_dim <= 96 ? 96 : (head_dim + 63) / 64 * 64;
+}
+
+// Keys of a block: as many as shared memory takes twice, with K and V and the queries beside them.
+[[nodiscard]] constexpr int32_t prefill_block_keys(int32_t padded_dim) {
+  return padded_dim <= 128 ? 128 : padded_dim == 192 ? 96 : 64;
+}
+// Computing warpgroups, 64 query rows each: as many as the registers take.
+[[nodiscard]] constexpr int32_t prefill_consumers(int32_t padded_dim) {
+  return padded_dim == 64 ? 3 : 2;
+}
+
+// Query heads that share the rows of a tile.
+[[nodiscard]] constexpr int32_t prefill_pack(const PrefillShape& shape) {
+  const int32_t group = shape.num_q_heads / shape.num_kv_heads;
+  return group <= 64 && (group & (group - 1)) == 0 ? group : 1;
+}
+[[nodiscard]] constexpr int32_t prefill_tile_tokens(const PrefillShape& shape) {
+  return 64 * prefill_consumers(prefill_padded_dim(shape.head_dim)) / prefill_pack(shape);
+}
+
+// Keys that one bulk copy takes out of a page; 0: pages are such that 16-byte gathers are needed
+// (the swizzle of shared memory repeats every 8 rows, so a copy must start at a multiple of them).
+[[nodiscard]] constexpr int32_t prefill_box_keys(int32_t page_size, int32_t block_keys) {
+  const int32_t box = std::gcd(page_size, block_keys);
+  return box % 8 == 0 ? box : 0;
+}
+
+}  // namespace tenon::flash

@@ -1,0 +1,6 @@
+// The prefill kernel for head sizes up to 96.
+#include "attention/backends/flash/prefill_launch.cuh"
+
+namespace tenon::flash {
+TENON_FLASH_PREFILL_DIM(96)
+}  // namespace tenon::flash

@@ -1,0 +1,50 @@
+#include "attention/backends/flash/prefill_launch.cuh"
+
+namespace tenon::flash {
+
+TensorMapWriter::TensorMapWriter() {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  error_ = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                            cudaEnableDefault, &found);
+  if (error_ == cudaSuccess && found != cudaDriverEntryPointSuccess) error_ = cudaErrorNotSupported;
+  encode_ = reinterpret_cast<decltype(encode_)>(entry);
+}
+
+void TensorMapWriter::write(CUtensorMap& map, const Tensor& tensor, bool bf16) {
+  if (error_ != cudaSuccess) return;
+  cuuint64_t strides[3];
+  cuuint32_t element_strides[4] = {1, 1, 1, 1};
+  for (int i = 0; i + 1 < tensor.dims; ++i) strides[i] = static_cast<uint64_t>(tensor.strides[i]) * 2;
+  const CUresult result = encode_(
+      &map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      static_cast<cuuint32_t>(tensor.dims), const_cast<void*>(tensor.base), tensor.sizes, strides,
+      tensor.box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) error_ = cudaErrorInvalidValue;
+}
+
+template <>
+cudaError_t launch_prefill_dim<64>(const PrefillParams& params, cudaStream_t stream);
+template <>
+cudaError_t launch_prefill_dim<96>(const PrefillParams& params, cudaStream_t stream);
+template <>
+cudaError_t launch_prefill_dim<128>(const PrefillParams& params, cudaStream_t stream);
+template <>
+cudaError_t launch_prefill_dim<192>(const PrefillParams& params, cudaStream_t stream);
+template <>
+cudaError_t launch_prefill_dim<256>(const PrefillParams& params, cudaStream_t stream);
+
+cudaError_t launch_prefill(const PrefillParams& params, cudaStream_t stream) {
+  if (params.plan.num_tiles == 0) return cudaSuccess;
+  switch (prefill_padded_dim(params.shape.head_dim)) {
+    case 64: return launch_prefill_dim<64>(params, stream);
+    case 96: return launch_prefill_dim<96>(params, stream);
+    case 128: return launch_prefill_dim<128>(params, stream);
+    case 192: return launch_prefill_dim<192>(params, stream);
+    case 256: return launch_prefill_dim<256>(params, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace tenon::flash

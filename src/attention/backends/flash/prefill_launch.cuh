@@ -1,0 +1,133 @@
+// From PrefillParams to a launch of one instantiation. Included by the units that instantiate.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "attention/backends/flash/prefill_config.h"
+#include "attention/backends/flash/prefill_kernel.cuh"
+
+namespace tenon::flash {
+
+// Writes tensor maps; keeps the first error.
+class TensorMapWriter {
+ public:
+  TensorMapWriter();
+  // A tensor of 16-bit numbers: sizes[0] of stride 1, then sizes[i] of strides[i - 1] elements.
+  struct Tensor {
+    const void* base;
+    int dims;
+    uint64_t sizes[4];
+    int64_t strides[3];
+    uint32_t box[4];
+  };
+  void write(CUtensorMap& map, const Tensor& tensor, bool bf16);
+  [[nodiscard]] cudaError_t error() const { return error_; }
+
+ private:
+  decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;
+  cudaError_t error_ = cudaSuccess;
+};
+
+template <class Traits>
+cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
+  PrefillKernelParams out{};
+  const PrefillShape& shape = in.shape;
+  const int32_t pack = prefill_pack(shape);
+  out.tiles = in.tiles;
+  out.page_indices = in.page_indices;
+  out.counters = in.counters;
+  out.num_items = in.plan.num_tiles * in.plan.heads_per_tile;
+  out.heads_per_tile = in.plan.heads_per_tile;
+  out.pack_shift = std::countr_zero(static_cast<uint32_t>(pack));
+  out.group = shape.num_q_heads / shape.num_kv_heads;
+  out.num_q_heads = shape.num_q_heads;
+  out.head_dim = shape.head_dim;
+  out.page_size = shape.page_size;
+  out.box_keys = Traits::kGather ? 0 : prefill_box_keys(shape.page_size, Traits::kKeys);
+  out.causal = in.causal ? 1 : 0;
+  out.scale = in.scale;
+  out.scale_log2 = in.scale * 1.4426950408889634F;
+  out.out = in.out;
+  out.out_stride = in.out_stride;
+  out.lse = in.lse;
+  out.k = in.k;
+  out.v = in.v;
+  out.k_stride = in.k_stride;
+  out.v_stride = in.v_stride;
+  out.pages = in.pages;
+
+  const auto dim = static_cast<uint64_t>(shape.head_dim);
+  const auto tokens = static_cast<uint64_t>(in.num_tokens);
+  const auto q_heads = static_cast<uint64_t>(shape.num_q_heads);
+  const auto kv_heads = static_cast<uint64_t>(shape.num_kv_heads);
+  const auto upack = static_cast<uint32_t>(pack);
+  TensorMapWriter writer;
+  writer.write(out.q_map, {in.q, 3, {dim, q_heads, tokens}, {shape.head_dim, in.q_stride},
+                           {64, upack, Traits::kRows / upack}}, shape.bf16);
+  if constexpr (!Traits::kGather) {
+    if (in.k != nullptr) {
+      writer.write(out.k_map, {in.k, 3, {dim, kv_heads, tokens}, {shape.head_dim, in.k_stride},
+                               {64, 1, Traits::kKeys}}, shape.bf16);
+      writer.write(out.v_map, {in.v, 3, {dim, kv_heads, tokens}, {shape.head_dim, in.v_stride},
+                               {64, 1, Traits::kKeys}}, shape.bf16);
+    }
+    if (in.pages.base != nullptr) {
+      TensorMapWriter::Tensor pages = {
+          in.pages.base, 4,
+          {dim, static_cast<uint64_t>(shape.page_size), kv_heads,
+           static_cast<uint64_t>(in.pages.num_pages)},
+          {in.pages.token_stride, in.pages.head_stride, in.pages.page_stride},
+          {64, static_cast<uint32_t>(out.box_keys), 1, 1}};
+      writer.write(out.page_k_map, pages, shape.bf16);
+      pages.base = static_cast<const uint16_t*>(in.pages.base) + in.pages.v_offset;
+      writer.write(out.page_v_map, pages, shape.bf16);
+    }
+  }
+  if (writer.error() != cudaSuccess) return writer.error();
+
+  int device = 0;
+  int blocks = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(prefill_kernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 Traits::kSharedBytes);
+  }
+  if (error != cudaSuccess) return error;
+  if (in.max_blocks > 0) blocks = std::min(blocks, in.max_blocks);
+  blocks = std::min(blocks, out.num_items);
+  prefill_kernel<Traits><<<blocks, Traits::kThreads, Traits::kSharedBytes, stream>>>(out);
+  return cudaGetLastError();
+}
+
+// The instantiation for a padded head size; one translation unit each.
+template <int kDim>
+cudaError_t launch_prefill_dim(const PrefillParams& params, cudaStream_t stream);
+
+template <int kDim, bool kBf16>
+cudaError_t launch_prefill_type(const PrefillParams& params, cudaStream_t stream) {
+  constexpr int kKeys = prefill_block_keys(kDim);
+  constexpr int kConsumers = prefill_consumers(kDim);
+  const bool gather = params.pages.base != nullptr &&
+                      prefill_box_keys(params.shape.page_size, kKeys) == 0;
+  if (gather) {
+    return launch_prefill_as<PrefillTraits<kDim, kKeys, kConsumers, kBf16, true>>(params, stream);
+  }
+  return launch_prefill_as<PrefillTraits<kDim, kKeys, kConsumers, kBf16, false>>(params, stream);
+}
+
+// Defines launch_prefill_dim<DIM>.
+#define TENON_FLASH_PREFILL_DIM(DIM)                                                          \
+  template <>                                                                                 \
+  cudaError_t launch_prefill_dim<DIM>(const PrefillParams& params, cudaStream_t stream) {     \
+    return params.shape.bf16 ? launch_prefill_type<DIM, true>(params, stream)                 \
+                             : launch_prefill_type<DIM, false>(params, stream);               \
+  }
+
+}  // namespace tenon::flash
