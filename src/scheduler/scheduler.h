@@ -59,6 +59,8 @@
 //   in a step that preempts.
 // - When a running request finds no block, the last one in order is preempted, by swap or by
 //   recompute. Not while fenced blocks are about to become free.
+// - At most max_num_seqs requests run, those that only wait for the commit of their last row
+//   included.
 // - At least one token of a request is always computed: prefix hits cover at most num_tokens - 1.
 //
 // Ownership:     owns all request state and block ids; no tensors.
