@@ -40,7 +40,10 @@ struct Fa3Traits {
                                       fi::CollectiveMainloop<Fa3Scale, Kernel, true>,
                                       fi::SparseCollectiveMainloop<Fa3Scale, Kernel, true>>;
   using Epilogue = fi::CollectiveEpilogue<Kernel>;
-  using Scheduler = DrawingTileScheduler<Kernel::NUM_PRODUCER_THREADS, Kernel::NUM_MMA_THREADS>;
+  static constexpr int kStorage = (sizeof(typename Kernel::SharedStorage) + 15) / 16 * 16;
+  static constexpr int kShared = kStorage + 2 * static_cast<int>(sizeof(int));
+  using Scheduler =
+      DrawingTileScheduler<Kernel::NUM_PRODUCER_THREADS, Kernel::NUM_MMA_THREADS, kStorage>;
 };
 
 template <typename T, int kHeadDim, bool kRagged>
@@ -105,16 +108,15 @@ CudaError launch_fa3(const AttentionArgs& args, const Fa3Plan& plan, Stream stre
                                                     /*LEFT_SLIDING_WINDOW=*/false,
                                                     /*CAUSAL=*/true,
                                                     Scheduler>;
-  constexpr size_t kShared = sizeof(typename Kernel::SharedStorage);
   static const cudaError_t configured = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared));
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kShared);
   if (configured != cudaSuccess) return configured;
   void* kernel_args[] = {&mainloop, &epilogue, &scheduler};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
                           dim3(static_cast<unsigned>(plan.num_blocks)),
                           dim3(Kernel::NUM_THREADS),
                           kernel_args,
-                          kShared,
+                          Traits::kShared,
                           stream);
 }
 

@@ -24,7 +24,9 @@
 namespace tenon::flashinfer {
 
 // kProducers: threads that run the producer's loop (32 with TMA loads, 128 with gathers).
-template <int kProducers, int kConsumers>
+// kSlots: where in dynamic shared memory the slots are. Static shared memory would push the kernel's
+// own storage off the alignment that TMA and wgmma need.
+template <int kProducers, int kConsumers, int kSlots>
 struct DrawingTileScheduler {
   struct Params {
     const Fa3Row* rows;
@@ -81,8 +83,8 @@ struct DrawingTileScheduler {
 
  private:
   static CUTLASS_DEVICE int* slots() {
-    __shared__ int slots[2];
-    return slots;
+    extern __shared__ char shared_memory[];
+    return reinterpret_cast<int*>(shared_memory + kSlots);
   }
   // Barriers 4 and 5 belong to CUTLASS's stream-K, 3 to its transforms: none of them runs here.
   static CUTLASS_DEVICE void producers_sync() {

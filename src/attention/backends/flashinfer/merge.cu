@@ -1,5 +1,5 @@
-// Partials to outputs, and base-2 LSE to natural log. FlashInfer's own merge kernel keeps base 2 and
-// takes two passes over the lengths; this one is a warp a (token, head).
+// Partials to outputs, and base-2 LSE to natural log. (FlashInfer's own merge keeps base 2 and dense
+// rows.)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@ namespace tenon::flashinfer {
 namespace {
 
 constexpr float kLn2 = 0.693147180559945309F;
-constexpr int kWarps = 4;
+constexpr int kThreads = 128;
 
 template <typename T>
 __device__ float2 to_float2(uint32_t bits);
@@ -35,67 +35,87 @@ __device__ uint32_t from_float2<__half>(float2 value) {
   return *reinterpret_cast<const uint32_t*>(&packed);
 }
 
-// Two elements a lane and step.
+// A block takes one (token, head). Groups of threads with 8 elements each take every kGroups-th
+// partial: the first loads of all of them are under way before the weights are known.
 template <typename T, int kHeadDim>
-__global__ void __launch_bounds__(32 * kWarps) merge_kernel(const MergeArgs args) {
-  constexpr int kPairs = kHeadDim / 64;
-  const int lane = static_cast<int>(threadIdx.x);
-  const int head = static_cast<int>(blockIdx.y * kWarps + threadIdx.y);
+__global__ void __launch_bounds__(kThreads) merge_kernel(const MergeArgs args) {
+  constexpr int kLanes = kHeadDim / 8;
+  constexpr int kGroups = kThreads / kLanes;
+  __shared__ float sums[kGroups][kHeadDim];
+  __shared__ float weights[kGroups];
+  const int group = static_cast<int>(threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int head = static_cast<int>(blockIdx.y);
   const int token = static_cast<int>(blockIdx.x);
-  // The attention kernel before this one may still be running: everything it wrote, and nothing
-  // else, is read after this line.
   const int begin = args.token_begin[token];
   const int end = args.token_begin[token + 1];
+  // The attention kernel in front may still be running: what it writes is read after this line only.
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  if (head >= args.num_q_heads) return;
 
-  float2 sum[kPairs] = {};
+  // Online softmax over this group's partials, then over the groups.
+  float sum[8] = {};
   float largest = -INFINITY;
   float weight_sum = 0.0F;
-  for (int base = begin; base < end; base += 32) {
-    // Weights of up to 32 partials, one a lane.
-    const int count = min(32, end - base);
-    const float mine =
-        lane < count ? args.partial_lse[int64_t{base + lane} * args.num_q_heads + head] : -INFINITY;
-    float top = mine;
-    for (int step = 16; step > 0; step /= 2) {
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, step));
-    }
-    const float next = fmaxf(largest, top);
-    if (next == -INFINITY) continue;
-    const float rescale = exp2f(largest - next);
-    largest = next;
-    const float weight = exp2f(mine - next);
-    weight_sum *= rescale;
-    for (int i = 0; i < kPairs; ++i) {
-      sum[i].x *= rescale;
-      sum[i].y *= rescale;
-    }
-#pragma unroll 8
-    for (int p = 0; p < count; ++p) {
-      const float w = __shfl_sync(0xffffffffU, weight, p);
-      weight_sum += w;
-      const uint32_t* row = static_cast<const uint32_t*>(args.partial_out) +
-                            (int64_t{base + p} * args.num_q_heads + head) * (kHeadDim / 2);
+  constexpr int kAtOnce = 4;
+  for (int first = begin + group; first < end; first += kAtOnce * kGroups) {
+    uint4 bits[kAtOnce] = {};
+    float lse[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const float2 value = to_float2<T>(row[i * 32 + lane]);
-        sum[i].x = fmaf(w, value.x, sum[i].x);
-        sum[i].y = fmaf(w, value.y, sum[i].y);
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int p = first + j * kGroups;
+      lse[j] = -INFINITY;
+      if (p >= end) continue;
+      const int64_t cell = int64_t{p} * args.num_q_heads + head;
+      bits[j] = *(static_cast<const uint4*>(args.partial_out) + cell * kLanes + lane);
+      lse[j] = args.partial_lse[cell];
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const float next = fmaxf(largest, lse[j]);
+      const float base = next == -INFINITY ? 0.0F : next;
+      const float rescale = exp2f(largest - base);
+      const float weight = exp2f(lse[j] - base);
+      largest = next;
+      weight_sum = fmaf(weight_sum, rescale, weight);
+      const uint32_t words[4] = {bits[j].x, bits[j].y, bits[j].z, bits[j].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 value = to_float2<T>(words[i]);
+        sum[2 * i] = fmaf(sum[2 * i], rescale, weight * value.x);
+        sum[2 * i + 1] = fmaf(sum[2 * i + 1], rescale, weight * value.y);
       }
     }
   }
-
-  const float inverse = weight_sum > 0.0F ? 1.0F / weight_sum : 0.0F;
-  const int64_t cell = int64_t{token} * args.num_q_heads + head;
-  uint32_t* out = static_cast<uint32_t*>(args.out) +
-                  (token * args.out_row_stride + int64_t{head} * kHeadDim) / 2;
+  if (lane == 0) weights[group] = largest;
+  __syncthreads();
+  float top = -INFINITY;
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    out[i * 32 + lane] = from_float2<T>({sum[i].x * inverse, sum[i].y * inverse});
+  for (int g = 0; g < kGroups; ++g) top = fmaxf(top, weights[g]);
+  const float scale = top == -INFINITY ? 0.0F : exp2f(largest - top);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sums[group][lane * 8 + i] = sum[i] * scale;
+  __syncthreads();
+  if (lane == 0) weights[group] = weight_sum * scale;
+  __syncthreads();
+
+  float total = 0.0F;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) total += weights[g];
+  const float inverse = total > 0.0F ? 1.0F / total : 0.0F;
+  auto* out = static_cast<uint32_t*>(args.out) +
+              (token * args.out_row_stride + int64_t{head} * kHeadDim) / 2;
+  for (int pair = static_cast<int>(threadIdx.x); pair < kHeadDim / 2; pair += kThreads) {
+    float2 value = {0.0F, 0.0F};
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      value.x += sums[g][2 * pair];
+      value.y += sums[g][2 * pair + 1];
+    }
+    out[pair] = from_float2<T>({value.x * inverse, value.y * inverse});
   }
-  if (args.lse != nullptr && lane == 0) {
-    args.lse[cell] = weight_sum > 0.0F ? (largest + log2f(weight_sum)) * kLn2 : -INFINITY;
+  if (args.lse != nullptr && threadIdx.x == 0) {
+    args.lse[int64_t{token} * args.num_q_heads + head] =
+        total > 0.0F ? (top + log2f(total)) * kLn2 : -INFINITY;
   }
 }
 
@@ -111,9 +131,9 @@ cudaError_t launch(const MergeArgs& args, cudaStream_t stream) {
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(args.num_tokens),
-                        static_cast<unsigned>((args.num_q_heads + kWarps - 1) / kWarps));
-  config.blockDim = dim3(32, kWarps);
+  config.gridDim =
+      dim3(static_cast<unsigned>(args.num_tokens), static_cast<unsigned>(args.num_q_heads));
+  config.blockDim = dim3(kThreads);
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = args.overlap ? 1 : 0;
@@ -150,7 +170,6 @@ CudaError launch_merge(const MergeArgs& args, Stream stream) {
 
 CudaError launch_natural_lse(float* lse, int64_t count, Stream stream) {
   if (count == 0) return cudaSuccess;
-  constexpr int kThreads = 256;
   natural_lse_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
       lse, count);
   return cudaGetLastError();

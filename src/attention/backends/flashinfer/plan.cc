@@ -12,16 +12,17 @@ namespace tenon::flashinfer {
 namespace {
 
 // Measured on an H200. They decide between plans that are all correct.
-constexpr double kBytesPerSecond = 4.4e12;  // read by all blocks together
+constexpr double kBytesPerSecond = 4.5e12;  // read by all blocks together
 constexpr double kMergeSeconds = 2.5e-6;
+constexpr double kMergePartialSeconds = 1e-7;
 constexpr double kFa2Flops = 3.1e14;
 constexpr double kFa3PagedFlops = 4.9e14;
 constexpr double kFa3RaggedFlops = 5.8e14;
 constexpr double kFa3TileSeconds = 2e-6;  // start and end of a work tile
 // With less work than this on either side, streams cost more than running side by side saves.
 constexpr double kWorthForking = 1e-5;
-// A graph that takes this much longer than a plan of its own is not used.
-constexpr double kGraphSlack = 1.3;
+// What it costs the host to launch a layer without a graph: a graph may be slower by less.
+constexpr double kGraphWorth = 2e-5;
 
 constexpr int64_t kAlignment = 16;
 
@@ -30,9 +31,9 @@ int32_t ceil_div(int64_t value, int64_t by) {
 }
 
 // Seconds that one block takes for kKeyTile keys when it does not wait for others.
-double key_tile_seconds(bool cuda_core, int32_t tile) {
-  if (cuda_core) return 2.5e-6;
-  return tile <= 16 ? 1.2e-6 : tile <= 64 ? 3.6e-6 : 7.2e-6;
+double key_tile_seconds(bool cuda_core, bool decode) {
+  if (cuda_core) return 5e-6;
+  return decode ? 1.6e-6 : 7.2e-6;
 }
 
 // The tile that FlashInfer's authors chose for an average of `packed` rows of (token, head).
@@ -86,37 +87,17 @@ int64_t count_blocks(std::span<const ChunkingRow> rows, int32_t units) {
   return blocks;
 }
 
-// Smallest chunk with at most `limit` blocks, in key tiles. Requires: one chunk a row is within it.
-int32_t finest_chunk(std::span<const ChunkingRow> rows, int32_t max_units, int64_t limit) {
-  int32_t low = 1;
-  int32_t high = max_units;
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (count_blocks(rows, middle) > limit) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-// The most blocks that a launch of `tiles` query tiles may have.
-int64_t block_limit(const PlanShape& shape, bool cuda_core, int64_t tiles, bool decode) {
-  const int64_t resident = resident_blocks(shape, cuda_core);
-  if (tiles <= resident) return resident;
-  // More rows than fit: only decode rows of very different lengths are cut.
-  return decode && shape.split != AttentionSplit::kUnified ? tiles + resident : tiles;
-}
-
 struct ChunkingCosts {
   Chunking whole, cut;
 };
 
+// Of a launch of at most `max_blocks` blocks for each KV head; 0: as many as are useful.
 ChunkingCosts chunking_costs(const PlanShape& shape,
                              bool cuda_core,
-                             std::span<const ChunkingRow> rows) {
+                             std::span<const ChunkingRow> rows,
+                             int64_t max_blocks = 0) {
   int64_t tiles = 0;
+  int64_t key_tiles = 0;
   int64_t keys = 0;
   double flops = 0;
   int32_t max_len = 1;
@@ -124,22 +105,44 @@ ChunkingCosts chunking_costs(const PlanShape& shape,
   for (const ChunkingRow& row : rows) {
     tiles += row.tiles;
     keys += int64_t{row.tiles} * row.seq_len;
+    key_tiles += int64_t{row.tiles} * std::max(1, ceil_div(row.seq_len, kKeyTile));
     flops += causal_flops(row.q_len, row.seq_len, shape.head_dim);
     max_len = std::max(max_len, row.seq_len);
     decode = decode && row.q_len <= 1 && row.tiles <= 1;
   }
-  const double unit = key_tile_seconds(cuda_core, decode ? 16 : 128);
-  // When all blocks are busy.
+  const int64_t resident = resident_blocks(shape, cuda_core);
+  const double unit = key_tile_seconds(cuda_core, decode);
+  // What memory or tensor cores take for all of it.
   const double together =
       std::max(double(keys) * double(shape.key_bytes()) * shape.num_kv_heads / kBytesPerSecond,
                flops * shape.num_q_heads / kFa2Flops);
+  // A block alone is bound by latency, all of them together by that; near both limits by both.
+  const auto launch_seconds = [&](int32_t units) {
+    const double latency = unit * std::max(double(units), double(key_tiles) / double(resident));
+    return std::hypot(latency, together);
+  };
   const int32_t max_units = ceil_div(max_len, kKeyTile);
-  const int64_t limit = block_limit(shape, cuda_core, tiles, decode);
-  const int32_t units = finest_chunk(rows, max_units, limit);
-
   ChunkingCosts costs;
-  costs.whole = {false, max_units * kKeyTile, std::max(together, max_units * unit)};
-  costs.cut = {true, units * kKeyTile, std::max(together, units * unit) + kMergeSeconds};
+  costs.whole = {false, max_units * kKeyTile, launch_seconds(max_units)};
+
+  // More rows than run at once: only decode rows of very different lengths are cut.
+  const bool skewed = decode && shape.split != AttentionSplit::kUnified;
+  const int64_t limit = max_blocks > 0      ? max_blocks
+                        : tiles <= resident ? resident
+                        : skewed            ? tiles + resident
+                                            : tiles;
+  costs.cut = costs.whole;
+  costs.cut.split = true;
+  costs.cut.seconds += kMergeSeconds + kMergePartialSeconds;
+  for (const int32_t parts :
+       {2, 3, 4, 6, 8, 11, 16, 22, 32, 45, 64, 91, 128, 181, 256, 512, 1024}) {
+    const int32_t units = ceil_div(max_units, parts);
+    const int64_t blocks = count_blocks(rows, units);
+    if (blocks > limit) break;
+    const double seconds = launch_seconds(units) + kMergeSeconds + parts * kMergePartialSeconds;
+    if (seconds < costs.cut.seconds) costs.cut = {true, units * kKeyTile, seconds};
+    if (units == 1) break;
+  }
   return costs;
 }
 
@@ -335,21 +338,20 @@ Status Planner::add_decode(const BatchView& batch,
                             shape_.head_dim);
   gather(batch, launch);
 
-  const ChunkingCosts costs = chunking_costs(shape_, launch.cuda_core, rows_);
-  Chunking chunking = costs.cut.seconds < costs.whole.seconds ? costs.cut : costs.whole;
+  Chunking chunking = choose_chunking(shape_, launch.cuda_core, rows_);
   if (graph != nullptr) {
     // Decided by the number of rows: cut when they leave half of the machine idle.
     const int32_t resident = resident_blocks(shape_, launch.cuda_core);
     const bool cut = 2 * launch.num_rows <= resident;
+    launch.num_blocks = cut ? std::max(resident / 2, 2 * launch.num_rows) : launch.num_rows;
+    const ChunkingCosts costs = chunking_costs(shape_, launch.cuda_core, rows_, launch.num_blocks);
     const Chunking& fixed = cut ? costs.cut : costs.whole;
-    if (fixed.seconds > kGraphSlack * chunking.seconds) {
+    if (fixed.seconds > chunking.seconds + kGraphWorth) {
       return make_status(StatusCode::kFailedPrecondition,
                          "rows of up to {} keys: faster without the graph of {} rows",
                          batch.max_seq_len, launch.num_rows);
     }
     chunking = fixed;
-    // The chunk of a launch that is not cut is not read; keep what a graph depends on fixed.
-    launch.num_blocks = cut ? resident : launch.num_rows;
   }
   launch.split = chunking.split;
   launch.chunk_keys = chunking.chunk_keys;

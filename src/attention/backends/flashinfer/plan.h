@@ -100,7 +100,7 @@ struct ChunkingRow {
 };
 // Blocks that run at once for each KV head.
 [[nodiscard]] int32_t resident_blocks(const PlanShape& shape, bool cuda_core);
-// The faster of no split and the finest split in which all blocks run at once.
+// The fastest by a model of the launch; split, all blocks run at once.
 [[nodiscard]] Chunking choose_chunking(const PlanShape& shape,
                                        bool cuda_core,
                                        std::span<const ChunkingRow> rows);
