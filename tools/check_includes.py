@@ -28,7 +28,7 @@ ALLOWED = {
                "scheduler"},
     "server": {"tenon", "text", "base"},
     "backends.cc": {"attention", "kernels", "sampling", "tensor", "base"},
-    "cli": {"tenon", "server", "text", "base", "models", "attention", "kernels"},
+    "cli": {"tenon", "server", "text", "base", "models", "attention", "kernels", "tensor", "kv_cache"},
 }
 
 # Everything that needs CUDA lies below these.

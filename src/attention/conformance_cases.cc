@@ -96,21 +96,211 @@ std::vector<ConformanceCase> full_cases() {
   return cases;
 }
 
+// On a GPU: 16-bit types, the head sizes and groups of models that people run, steps as an engine
+// makes them.
+constexpr int32_t kCudaHeadDims[] = {64, 80, 96, 128, 192, 256};
+constexpr int32_t kCudaGroups[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
+constexpr int32_t kCudaBlockSizes[] = {1, 16, 64};
+constexpr DType kCudaDTypes[] = {DType::kBF16, DType::kF16};
+const char* const kCudaMixed = "3q1s170_q5s137_q20s141_q133";
+const char* const kCudaBatches[] = {
+    "q1s1",
+    "q1",
+    "q0",
+    "q2s0",
+    "16q1s100",
+    "q1s512_q1s513_q1s511",
+    "q1s5000",
+    "q1s16_q1s17_q1s3000_q1s1_q1s64",
+    "q65",
+    "q300",
+    "q64_q128_q129_q127_q1_q17",
+    "q64s64_q1s64",
+    "q63s200",
+    "q2s600_q4s1100_q16s900",
+    "q40s1060",
+    "q130s1500",
+    "q1s4_q2s0_q1s7_q70",
+    "q1s2000_8q1s5_q30",
+    "q1s9_q0s4_q7",
+    "64q1s33_q200s260_q40",
+    "300q1s20",
+};
+
+ConformanceCase cuda_case() {
+  ConformanceCase c;
+  c.batch = kCudaMixed;
+  c.num_q_heads = 8;
+  c.head_dim_qk = c.head_dim_v = 128;
+  c.q_dtype = c.kv_dtype = DType::kBF16;
+  c.layout.reset();
+  return c;
+}
+
+std::vector<ConformanceCase> cuda_quick_cases() {
+  std::vector<ConformanceCase> cases;
+  const auto add = [&](auto&& change) {
+    ConformanceCase c = cuda_case();
+    change(c);
+    cases.push_back(c);
+  };
+  for (const char* batch : kCudaBatches) {
+    add([&](ConformanceCase& c) { c.batch = batch; });
+  }
+  for (const int32_t dim : kCudaHeadDims) {
+    for (const DType dtype : kCudaDTypes) {
+      for (const int32_t block_size : kCudaBlockSizes) {
+        add([&](ConformanceCase& c) {
+          c.head_dim_qk = c.head_dim_v = dim;
+          c.q_dtype = c.kv_dtype = dtype;
+          c.block_size = block_size;
+        });
+      }
+    }
+  }
+  for (const int32_t group : kCudaGroups) {
+    add([&](ConformanceCase& c) { c.num_q_heads = 2 * group; });
+    add([&](ConformanceCase& c) {
+      c.num_q_heads = group, c.num_kv_heads = 1, c.head_dim_qk = c.head_dim_v = 64;
+    });
+  }
+  for (const KvLayout layout : kLayouts) {
+    if (layout == KvLayout::kBLHNC) continue;  // an engine asks for it only to swap blocks faster
+    add([&](ConformanceCase& c) { c.layout = layout; });
+    add([&](ConformanceCase& c) {
+      c.layout = layout, c.block_size = 1, c.head_dim_qk = c.head_dim_v = 64;
+    });
+  }
+  for (const AttentionSplit split : {AttentionSplit::kUnified, AttentionSplit::kSplit}) {
+    add([&](ConformanceCase& c) { c.split = split; });
+    add([&](ConformanceCase& c) { c.split = split, c.batch = "20q1s700_q100s164_q90"; });
+    add([&](ConformanceCase& c) { c.split = split, c.batch = "20q1s700"; });
+  }
+  add([](ConformanceCase& c) { c.lse = false; });
+  add([](ConformanceCase& c) { c.lse = false, c.batch = "q1s3000_4q1s90"; });
+  // 8B and 7B shapes, and limits far above the batch.
+  add([](ConformanceCase& c) {
+    c.num_q_heads = 32, c.num_kv_heads = 8, c.batch = "6q1s700_q100s228_q90";
+    c.max_seq_len = 131072;
+  });
+  add([](ConformanceCase& c) {
+    c.num_q_heads = c.num_kv_heads = 32, c.batch = "4q1s300_q70", c.max_seq_len = 4096;
+  });
+  // The rotation of a token by its position, in the engine's two conventions.
+  for (const int32_t dim : {64, 96, 128}) {
+    for (const bool interleaved : {false, true}) {
+      add([&](ConformanceCase& c) {
+        c.head_dim_qk = c.head_dim_v = dim;
+        c.rope = {interleaved ? dim / 2 : dim, interleaved};
+        if (dim == 96) c.q_dtype = c.kv_dtype = DType::kF16;
+      });
+    }
+  }
+  add([](ConformanceCase& c) {
+    c.batch = "17q1s40_q2s0", c.rope = {128, false}, c.block_size = 1;
+  });
+  // Graphs of uniform decode: full, padded, long limits, large heads and groups.
+  const auto graph = [&](const char* batch, int32_t rows, int32_t max_seq_len, auto&& change) {
+    add([&](ConformanceCase& c) {
+      c.batch = batch, c.graph_rows = rows, c.max_seq_len = max_seq_len;
+      change(c);
+    });
+  };
+  const auto nothing = [](ConformanceCase&) {};
+  graph("q1s1000", 1, 0, nothing);
+  graph("q1s3", 1, 131072, nothing);
+  graph("q1s3000", 8, 8192, nothing);
+  graph("5q1s700_3q1s9", 8, 8192, nothing);
+  graph("33q1s200", 64, 8192, nothing);
+  graph("200q1s30_q1s2000", 256, 8192, nothing);
+  for (const int32_t dim : kCudaHeadDims) {
+    graph("3q1s900_q1s1", 8, 4096,
+          [&](ConformanceCase& c) { c.head_dim_qk = c.head_dim_v = dim; });
+  }
+  graph("3q1s900", 4, 4096, [](ConformanceCase& c) { c.num_q_heads = 32, c.block_size = 1; });
+  graph("3q1s900", 4, 4096, [](ConformanceCase& c) {
+    c.num_q_heads = 10, c.block_size = 64, c.q_dtype = c.kv_dtype = DType::kF16;
+  });
+  graph("3q1s900", 4, 4096, [](ConformanceCase& c) { c.split = AttentionSplit::kSplit; });
+  return cases;
+}
+
+std::vector<ConformanceCase> cuda_full_cases() {
+  std::vector<ConformanceCase> cases = cuda_quick_cases();
+  int turn = 0;
+  for (const int32_t dim : kCudaHeadDims) {
+    for (const int32_t group : kCudaGroups) {
+      for (const char* batch : kCudaBatches) {
+        const int pick = turn++;
+        if (pick % 4 != 0) continue;
+        ConformanceCase c = cuda_case();
+        c.batch = batch;
+        c.head_dim_qk = c.head_dim_v = dim;
+        c.num_q_heads = 2 * group;
+        c.q_dtype = c.kv_dtype = kCudaDTypes[pick / 4 % 2];
+        c.block_size = kCudaBlockSizes[pick / 4 % 3];
+        c.lse = pick / 4 % 5 != 0;
+        cases.push_back(c);
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<ConformanceCase> smoke_cases(DeviceType device) {
+  std::vector<ConformanceCase> cases;
+  for (const char* batch : {"2q1s70_q5s37_q33", "q1s300", "q70s100"}) {
+    ConformanceCase c;
+    if (device == DeviceType::kCuda) c = cuda_case();
+    c.batch = batch;
+    c.num_q_heads = 4;
+    cases.push_back(c);
+  }
+  if (device == DeviceType::kCpu) return cases;
+  ConformanceCase c = cases.front();
+  c.head_dim_qk = c.head_dim_v = 64;
+  c.block_size = 1;
+  c.rope = {64, false};
+  cases.push_back(c);
+  c.head_dim_qk = c.head_dim_v = 80;
+  c.rope = {};
+  c.block_size = 16;
+  c.q_dtype = c.kv_dtype = DType::kF16;
+  cases.push_back(c);
+  c = cuda_case();
+  c.batch = "3q1s150";
+  c.graph_rows = 4;
+  c.max_seq_len = 2048;
+  cases.push_back(c);
+  return cases;
+}
+
 }  // namespace
 
-std::vector<ConformanceCase> conformance_cases(ConformanceLevel level) {
-  return level == ConformanceLevel::kQuick ? quick_cases() : full_cases();
+std::vector<ConformanceCase> conformance_cases(ConformanceLevel level, DeviceType device) {
+  if (level == ConformanceLevel::kSmoke) return smoke_cases(device);
+  const bool quick = level == ConformanceLevel::kQuick;
+  if (device == DeviceType::kCuda) return quick ? cuda_quick_cases() : cuda_full_cases();
+  return quick ? quick_cases() : full_cases();
 }
 
 std::string describe_case(const ConformanceCase& c) {
   std::string text =
       fmt::format("{} heads {}/{} dim {}/{} {} {} block {}", c.batch, c.num_q_heads, c.num_kv_heads,
                   c.head_dim_qk, c.head_dim_v, dtype_traits(c.kv_dtype).name,
-                  kv_layout_name(c.layout), c.block_size);
+                  c.layout ? kv_layout_name(*c.layout) : "own layout", c.block_size);
   if (!c.causal) text += " non-causal";
+  if (!c.lse) text += " no lse";
   if (c.sliding_window) text += fmt::format(" window {}", *c.sliding_window);
   if (c.soft_cap > 0) text += fmt::format(" cap {}", c.soft_cap);
   if (c.k_scale != 1 || c.v_scale != 1) text += fmt::format(" scales {}/{}", c.k_scale, c.v_scale);
+  if (c.split == AttentionSplit::kUnified) text += " unified";
+  if (c.split == AttentionSplit::kSplit) text += " split";
+  if (c.rope.rotary_dim > 0) {
+    text += fmt::format(" rope {}{}", c.rope.rotary_dim, c.rope.interleaved ? " interleaved" : "");
+  }
+  if (c.graph_rows > 0) text += fmt::format(" graph of {} rows", c.graph_rows);
+  if (c.max_seq_len > 0) text += fmt::format(" limit {}", c.max_seq_len);
   return text;
 }
 

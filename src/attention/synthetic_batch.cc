@@ -28,6 +28,35 @@ int64_t blocks_needed(const std::vector<BatchSpecRow>& rows, int32_t block_size)
   return blocks;
 }
 
+void fill_view(SyntheticBatch& batch) {
+  BatchView& view = batch.view;
+  view = {};
+  view.query_start_loc = batch.query_start_loc;
+  view.seq_lens = batch.seq_lens;
+  view.page_indptr = batch.page_indptr;
+  view.page_indices = batch.page_indices;
+  view.slot_mapping = batch.slot_mapping;
+  for (int32_t row = 0; row < view.num_rows(); ++row) {
+    const BatchSpecRow facts = {view.query_len(row), view.seq_lens[static_cast<size_t>(row)]};
+    switch (row_class(facts)) {
+      case 0:
+        ++view.num_decode_rows;
+        view.num_decode_tokens += facts.query_len;
+        break;
+      case 3:
+        ++view.num_prefill_rows;
+        view.num_prefill_tokens += facts.query_len;
+        break;
+      default:
+        ++view.num_extend_rows;
+        view.num_extend_tokens += facts.query_len;
+        break;
+    }
+    view.max_query_len = std::max(view.max_query_len, facts.query_len);
+    view.max_seq_len = std::max(view.max_seq_len, facts.seq_len);
+  }
+}
+
 SyntheticBatch make_batch(std::vector<BatchSpecRow> rows,
                           int32_t block_size,
                           int64_t num_blocks,
@@ -44,7 +73,6 @@ SyntheticBatch make_batch(std::vector<BatchSpecRow> rows,
       std::swap(free_blocks[i - 1], free_blocks[random() % i]);
   }
   SyntheticBatch batch;
-  BatchView& view = batch.view;
   batch.query_start_loc.push_back(0);
   batch.page_indptr.push_back(0);
   for (const BatchSpecRow& row : rows) {
@@ -63,28 +91,8 @@ SyntheticBatch make_batch(std::vector<BatchSpecRow> rows,
                         block_size +
                     key % block_size);
     }
-    switch (row_class(row)) {
-      case 0:
-        ++view.num_decode_rows;
-        view.num_decode_tokens += row.query_len;
-        break;
-      case 3:
-        ++view.num_prefill_rows;
-        view.num_prefill_tokens += row.query_len;
-        break;
-      default:
-        ++view.num_extend_rows;
-        view.num_extend_tokens += row.query_len;
-        break;
-    }
-    view.max_query_len = std::max(view.max_query_len, row.query_len);
-    view.max_seq_len = std::max(view.max_seq_len, row.seq_len);
   }
-  view.query_start_loc = batch.query_start_loc;
-  view.seq_lens = batch.seq_lens;
-  view.page_indptr = batch.page_indptr;
-  view.page_indices = batch.page_indices;
-  view.slot_mapping = batch.slot_mapping;
+  fill_view(batch);
   return batch;  // vectors keep their memory when they move, so the spans stay right
 }
 

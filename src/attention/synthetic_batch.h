@@ -32,6 +32,9 @@ SyntheticBatch make_batch(std::vector<BatchSpecRow> rows,
                           int64_t num_blocks,
                           uint64_t seed);
 
+// Makes the view of the arrays: spans, counts and maxima. Rows must be in the view's order.
+void fill_view(SyntheticBatch& batch);
+
 // Blocks that make_batch needs for `rows`, block 0 included.
 int64_t blocks_needed(const std::vector<BatchSpecRow>& rows, int32_t block_size);
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/conformance.h"
 #include "server/server.h"
 #include "tenon/config.h"
 #include "tenon/sampling.h"
@@ -62,6 +63,7 @@ int bench_probe_command(const ProbeOptions& options);
 struct BackendsOptions {
   EngineConfig engine;
   std::string verify;  // run the conformance suite against this backend
+  ConformanceLevel verify_level = ConformanceLevel::kQuick;
 };
 int backends_command(const BackendsOptions& options);
 

@@ -274,6 +274,11 @@ void define_commands(CLI::App& app, Options& options) {
       ->add_option("--verify", options.backends.verify,
                    "run the conformance suite against a backend")
       ->option_text("NAME");
+  add_choice<ConformanceLevel>(backends, "--verify-level", options.backends.verify_level,
+                               {{"smoke", ConformanceLevel::kSmoke},
+                                {"quick", ConformanceLevel::kQuick},
+                                {"full", ConformanceLevel::kFull}},
+                               "a handful of cases, each axis on its own, products of the axes");
 
   CLI::App* inspect =
       add_command(app, "inspect", "architecture, tensors and memory plan of a model");
@@ -349,6 +354,7 @@ int run_selected(CLI::App& app, Options& options) {
     return bench_throughput_command(options.throughput);
   }
   if (app.got_subcommand("backends")) {
+    if (!options.backends.verify.empty()) return backends_command(options.backends);
     if (const Status status = with_model(options.backends.engine); !status.ok())
       return fail(status);
     return backends_command(options.backends);
