@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include "bench/cuda/graph_timer.h"
@@ -13,8 +15,8 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/lt_matmul.h"
+#include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/skinny_linear.h"
-#include "kernels/cuda/streamed_linear.h"
 #include "tensor/cuda/cuda_device.h"
 
 namespace tenon::bench {
@@ -22,7 +24,9 @@ namespace {
 
 constexpr int64_t kPoolBytes = int64_t{3} << 30;
 constexpr int64_t kRotateBytes = int64_t{400} << 20;
-constexpr SkinnyVariant kVariants[] = {{1, 8, 4}, {2, 8, 2}, {2, 4, 2}};
+constexpr SkinnyVariant kVariants[] = {{1, 8, 4}, {2, 4, 2}};
+constexpr RowLinearVariant kRowVariants[] = {
+    {1, 8, 4}, {1, 4, 4}, {2, 4, 4}, {2, 2, 4}, {4, 2, 4}};
 
 struct NamedShape {
   const char* name;
@@ -79,7 +83,10 @@ class Bench {
     for (const SkinnyVariant& v : kVariants) {
       std::printf(" | %d,%d,%d     ", v.row_tiles, v.warps, v.depth);
     }
-    std::printf(" | streamed\n");
+    for (const RowLinearVariant& v : kRowVariants) {
+      std::printf(" | rows %d,%d,%d", v.pairs, v.depth, v.warps);
+    }
+    std::printf("\n");
     for (const NamedShape& shape : kShapes) {
       for (const int64_t tokens : {1, 2, 4, 8, 16, 32}) row(shape, tokens);
     }
@@ -106,14 +113,19 @@ class Bench {
     Buffer table = take(64 * 4 * 16);
     fill(hidden, 4, 1.0F);
     for (const int64_t tokens : {1, 2, 4, 8, 16, 32}) {
-      for (const bool with_lt : {false, true}) {
+      const int modes = tokens <= kMaxRowLinearTokens ? 2 + static_cast<int>(std::size(kRowVariants)) : 2;
+      for (int mode = 0; mode < modes; ++mode) {
         const auto linear = [&](int64_t offset, int64_t n, int64_t k, void* x, void* y, bool wide) {
           SkinnyLinearArgs args{pool_.data() + offset, x, y, n, k, k, n, tokens};
           args.out_dtype = wide ? DType::kF32 : DType::kBF16;
-          switch (with_lt ? LinearKernel::kCublasLt : choose_linear_kernel(args)) {
+          if (mode > 1) {
+            launch_row_linear(args, kRowVariants[mode - 2], device_->stream());
+            return;
+          }
+          switch (mode == 0 ? LinearKernel::kCublasLt : choose_linear_kernel(args)) {
             case LinearKernel::kCublasLt: run_lt(args); break;
             case LinearKernel::kSkinny: launch_skinny_linear(args, device_->stream()); break;
-            case LinearKernel::kStreamed: launch_streamed_linear(args, device_->stream()); break;
+            case LinearKernel::kRows: launch_row_linear(args, device_->stream()); break;
           }
         };
         const auto add_norm = [&](const Buffer& x) {
@@ -156,9 +168,14 @@ class Bench {
           }
           linear(at, kVocab, kHidden, hidden.data(), y_.data(), true);
         });
-        std::printf("step of the 8B shape without attention, T=%ld, %s: %.3f ms, %.1f %% of the "
+        std::string name = mode == 0 ? "cuBLASLt" : "chosen";
+        if (mode > 1) {
+          const RowLinearVariant& v = kRowVariants[mode - 2];
+          name = fmt::format("rows {},{},{}", v.pairs, v.depth, v.warps);
+        }
+        std::printf("step of the 8B shape without attention, T=%-2ld %-10s %.3f ms, %.1f %% of the "
                     "ceiling (%.3f ms)\n",
-                    static_cast<long>(tokens), with_lt ? "cuBLASLt" : "chosen  ", us * 1e-3,
+                    static_cast<long>(tokens), name.c_str(), us * 1e-3,
                     100.0 * static_cast<double>(total) / read_rate_ * 1e-6 / us,
                     static_cast<double>(total) / read_rate_ * 1e-9);
       }
@@ -204,12 +221,14 @@ class Bench {
     }
     SkinnyLinearArgs args{weight(0), x.data, y.data, shape.n, shape.k, shape.k, shape.n, tokens};
     args.out_dtype = out;
-    if (can_run_streamed_linear(args)) {
-      const double us = timer_.microseconds(count, [&](int i) {
-        args.weight = weight(i);
-        launch_streamed_linear(args, device_->stream());
-      });
-      std::printf(" | %6.2f %3.0f%%", us, 100 * ideal / us);
+    if (can_run_row_linear(args)) {
+      for (const RowLinearVariant& variant : kRowVariants) {
+        const double us = timer_.microseconds(count, [&](int i) {
+          args.weight = weight(i);
+          launch_row_linear(args, variant, device_->stream());
+        });
+        std::printf(" | %6.2f %3.0f%%", us, 100 * ideal / us);
+      }
     }
     std::printf("\n");
   }

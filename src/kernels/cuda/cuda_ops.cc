@@ -7,8 +7,8 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/lt_matmul.h"
+#include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/skinny_linear.h"
-#include "kernels/cuda/streamed_linear.h"
 #include "kernels/cuda/weight_upload.h"
 #include "kernels/weight_source.h"
 
@@ -116,10 +116,9 @@ class CudaOps final : public Ops {
     skinny.tokens = x.rows();
     skinny.dtype = dtype_;
     skinny.out_dtype = y.dtype;
-    skinny.num_sms = device_->num_sms();
     switch (choose_linear_kernel(skinny)) {
       case LinearKernel::kSkinny: launch_skinny_linear(skinny, device_->stream()); break;
-      case LinearKernel::kStreamed: launch_streamed_linear(skinny, device_->stream()); break;
+      case LinearKernel::kRows: launch_row_linear(skinny, device_->stream()); break;
       case LinearKernel::kCublasLt: lt_->run(shape_of(weight, y.dtype), data_of(weight), x, y); break;
     }
     launched("a linear layer");

@@ -7,7 +7,7 @@
 
 namespace tenon {
 
-enum class LinearKernel : uint8_t { kCublasLt, kSkinny, kStreamed };
+enum class LinearKernel : uint8_t { kCublasLt, kSkinny, kRows };
 
 [[nodiscard]] LinearKernel choose_linear_kernel(const SkinnyLinearArgs& args);
 

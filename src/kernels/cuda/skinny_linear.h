@@ -24,7 +24,6 @@ struct SkinnyLinearArgs {
   int64_t tokens = 0;
   DType dtype = DType::kBF16;      // of weight and x: bf16 or f16
   DType out_dtype = DType::kBF16;  // dtype, or f32
-  int32_t num_sms = 132;           // of the device
 };
 
 inline constexpr int64_t kMaxSkinnyTokens = 32;

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/skinny_linear.h"
-#include "kernels/cuda/streamed_linear.h"
 #include "tests/gpu.h"
 #include "tests/gpu/kernels/gpu_matrix.h"
 
@@ -58,7 +58,6 @@ void check(CudaDevice* device, const Problem& p, DType dtype, const std::string&
     GpuMatrix y(device, out, p.tokens, p.n, p.n + 5);
     SkinnyLinearArgs args{w.view().data, x.view().data, y.view().data, p.n, p.k, p.k + 16, p.n + 5,
                           p.tokens,      dtype,         out};
-    args.num_sms = device->num_sms();
     launch(args);
     ASSERT_EQ(cudaGetLastError(), cudaSuccess) << what;
     expect_within(y.get(), p.want, fmt::format("{}: {} x {} x {}", what, p.tokens, p.n, p.k),
@@ -86,36 +85,43 @@ TEST(LinearKernels, EveryShapeTheyAccept) {
                   EXPECT_TRUE(launch_skinny_linear(args, v, device->stream()));
                 });
         }
-        if (can_run_streamed_linear(shape)) {
-          check(device, problem, dtype, "streamed", [&](const SkinnyLinearArgs& args) {
-            launch_streamed_linear(args, device->stream());
-          });
+        if (!can_run_row_linear(shape)) continue;
+        for (const RowLinearVariant v :
+             {RowLinearVariant{1, 8, 4}, {1, 4, 4}, {2, 4, 4}, {2, 2, 4}, {4, 2, 4}}) {
+          check(device, problem, dtype, fmt::format("rows {},{},{}", v.pairs, v.depth, v.warps),
+                [&](const SkinnyLinearArgs& args) {
+                  EXPECT_TRUE(launch_row_linear(args, v, device->stream()));
+                });
         }
       }
     }
+    // Columns that do not fill a step of either.
+    const Problem odd(3, 21, 1000, dtype);
+    check(device, odd, dtype, "rows", [&](const SkinnyLinearArgs& args) {
+      EXPECT_FALSE(can_run_skinny_linear(args));
+      EXPECT_TRUE(can_run_row_linear(args));
+      launch_row_linear(args, device->stream());
+    });
   }
 }
 
 TEST(LinearKernels, WhatTheyCannotServe) {
   SkinnyLinearArgs good{nullptr, nullptr, nullptr, 4096, 4096, 4096, 4096, 4};
   EXPECT_TRUE(can_run_skinny_linear(good));
-  EXPECT_TRUE(can_run_streamed_linear(good));
+  EXPECT_TRUE(can_run_row_linear(good));
   SkinnyLinearArgs bad = good;
   bad.k = 4100;
   EXPECT_FALSE(can_run_skinny_linear(bad));
+  EXPECT_FALSE(can_run_row_linear(bad));
   bad = good;
   bad.x_stride = 4100;
   EXPECT_FALSE(can_run_skinny_linear(bad));
+  EXPECT_FALSE(can_run_row_linear(bad));
   bad = good;
   bad.tokens = kMaxSkinnyTokens + 1;
   EXPECT_FALSE(can_run_skinny_linear(bad));
-  bad = good;
-  bad.tokens = 9;
-  EXPECT_FALSE(can_run_streamed_linear(bad));
-  bad = good;
-  bad.k = 32768;  // 8 tokens of it are more than shared memory holds
-  bad.tokens = 8;
-  EXPECT_FALSE(can_run_streamed_linear(bad));
+  bad.tokens = kMaxRowLinearTokens + 1;
+  EXPECT_FALSE(can_run_row_linear(bad));
 }
 
 // Kernels that start before their predecessor ends still read what it wrote: a long chain gives the
@@ -136,16 +142,15 @@ TEST(LinearKernels, ChainsKeepTheirOrder) {
     GpuMatrix gate_up(device, dtype, tokens, 2 * inner);
     GpuMatrix activated(device, dtype, tokens, inner);
     const auto linear = [&](const GpuMatrix& w, const GpuMatrix& from, const GpuMatrix& to,
-                            bool streamed) {
+                            bool by_rows) {
       SkinnyLinearArgs args{w.view().data,        from.view().data,  to.view().data,
                             w.view().shape[0],    w.view().shape[1], from.view().stride[0],
                             to.view().stride[0], tokens,            dtype,
                             dtype};
-      args.num_sms = device->num_sms();
-      streamed ? launch_streamed_linear(args, device->stream())
+        by_rows ? launch_row_linear(args, device->stream())
                : launch_skinny_linear(args, device->stream());
     };
-    const auto chain = [&](bool waiting, bool streamed) {
+    const auto chain = [&](bool waiting, bool by_rows) {
       residual.set(normal_values(tokens * hidden, 4));
       x.set(normal_values(tokens * hidden, 5));
       const auto next = [&] {
@@ -162,7 +167,7 @@ TEST(LinearKernels, ChainsKeepTheirOrder) {
         norm.cols = hidden;
         launch_rms_norm(norm, device->stream());
         next();
-        linear(up, x, gate_up, streamed);
+        linear(up, x, gate_up, by_rows);
         next();
         launch_silu_and_mul({{gate_up.view().data, dtype, 2 * inner},
                              {activated.view().data, dtype, inner},
@@ -170,16 +175,16 @@ TEST(LinearKernels, ChainsKeepTheirOrder) {
                              inner},
                             device->stream());
         next();
-        linear(down, activated, x, streamed);
+        linear(down, activated, x, by_rows);
         next();
       }
       return residual.get();
     };
-    for (const bool streamed : {false, true}) {
-      const std::vector<float> want = chain(true, streamed);
+    for (const bool by_rows : {false, true}) {
+      const std::vector<float> want = chain(true, by_rows);
       for (int repeat = 0; repeat < 3; ++repeat) {
-        EXPECT_EQ(chain(false, streamed), want)
-            << tokens << " tokens, " << (streamed ? "streamed" : "skinny");
+        EXPECT_EQ(chain(false, by_rows), want)
+            << tokens << " tokens, " << (by_rows ? "rows" : "skinny");
       }
     }
   }
