@@ -31,6 +31,13 @@ namespace tenon::flash {
   return 64 * prefill_consumers(prefill_padded_dim(shape.head_dim)) / prefill_pack(shape);
 }
 
+// plan_prefill() for tiles of any size.
+PrefillPlan plan_prefill_tiles(const PrefillShape& shape,
+                               int32_t tile_tokens,
+                               bool causal,
+                               std::span<PrefillRow> rows,
+                               std::span<PrefillTile> tiles);
+
 // Keys that one bulk copy takes out of a page; 0: pages are such that 16-byte gathers are needed
 // (the swizzle of shared memory repeats every 8 rows, so a copy must start at a multiple of them).
 [[nodiscard]] constexpr int32_t prefill_box_keys(int32_t page_size, int32_t block_keys) {

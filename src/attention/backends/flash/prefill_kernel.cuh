@@ -23,7 +23,7 @@ namespace tenon::flash {
 
 // What is known when the kernel is compiled.
 template <int kHeadDimPadded_, int kBlockKeys_, int kConsumers_, bool kBf16_, bool kGather_,
-          bool kTurns_ = true, bool kOverlap_ = true>
+          bool kTurns_ = true, bool kOverlap_ = true, int kStages_ = 2>
 struct PrefillTraits {
   static constexpr int kDim = kHeadDimPadded_;
   static constexpr int kKeys = kBlockKeys_;       // keys of a block
@@ -35,18 +35,22 @@ struct PrefillTraits {
 
   static constexpr int kRows = 64 * kConsumers;  // query rows of a tile
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kStages = 2;
+  static constexpr int kStages = kStages_;  // of K and of V
   static constexpr int kSlices = (kDim + 63) / 64;  // slices of 64 numbers, 128 bytes a row
-  static constexpr int kConsumerRegisters = kConsumers == 3 ? 152 : 232;
-  static constexpr int kLoaderRegisters = kConsumers == 3 ? 56 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
+  static constexpr int kLoaderRegisters = kConsumers == 3 ? 32 : 40;
 
   static constexpr int kQSliceBytes = kRows * 128;
   static constexpr int kQBytes = kSlices * kQSliceBytes;
   static constexpr int kKvSliceBytes = kKeys * 128;
   static constexpr int kKvBytes = kSlices * kKvSliceBytes;  // of K or V of one stage
-  // Aligned start, tiles, barriers and the ring of work items.
-  static constexpr int kSharedBytes = 1024 + kQBytes + 2 * kStages * kKvBytes + 256;
-  static_assert(kSharedBytes <= 227 * 1024);
+  // Aligned start, K and V, barriers and the ring of work items; queries twice where they fit, so that
+  // the next tile's are there in time.
+  static constexpr int kSharedLimit = 227 * 1024;
+  static constexpr int kOtherBytes = 1024 + 2 * kStages * kKvBytes + 320;
+  static constexpr int kQStages = kOtherBytes + 2 * kQBytes <= kSharedLimit ? 2 : 1;
+  static constexpr int kSharedBytes = kOtherBytes + kQStages * kQBytes;
+  static_assert(kSharedBytes <= kSharedLimit && kStages <= 4);
   static_assert(kDim % 32 == 0 && kKeys % 32 == 0);
 };
 
@@ -91,7 +95,7 @@ struct alignas(16) PrefillItem {
   int32_t kv_begin;
   int32_t head;        // in units of the tile's packed heads
   int32_t ragged;
-  int32_t num_blocks;  // of keys; -1: no more items
+  int32_t num_blocks;  // of keys; 0: no more items
 };
 
 // Shared-memory addresses.
@@ -104,21 +108,24 @@ struct PrefillShared {
     const uint32_t raw_address = ptx::shared_address(raw);
     const uint32_t base = (raw_address + 1023) & ~1023U;
     q = base;
-    k = q + Traits::kQBytes;
+    k = q + Traits::kQStages * Traits::kQBytes;
     v = k + Traits::kStages * Traits::kKvBytes;
     barriers = v + Traits::kStages * Traits::kKvBytes;
-    items = reinterpret_cast<PrefillItem*>(raw + (barriers + 128 - raw_address));
+    items = reinterpret_cast<PrefillItem*>(raw + (barriers + 192 - raw_address));
   }
   __device__ uint32_t k_stage(int stage) const { return k + stage * Traits::kKvBytes; }
   __device__ uint32_t v_stage(int stage) const { return v + stage * Traits::kKvBytes; }
-  __device__ uint32_t q_full() const { return barriers; }
-  __device__ uint32_t q_empty() const { return barriers + 8; }
-  __device__ uint32_t item_full(int i) const { return barriers + 16 + 8 * i; }
-  __device__ uint32_t item_empty(int i) const { return barriers + 32 + 8 * i; }
-  __device__ uint32_t k_full(int stage) const { return barriers + 48 + 8 * stage; }
-  __device__ uint32_t k_empty(int stage) const { return barriers + 64 + 8 * stage; }
-  __device__ uint32_t v_full(int stage) const { return barriers + 80 + 8 * stage; }
-  __device__ uint32_t v_empty(int stage) const { return barriers + 96 + 8 * stage; }
+  __device__ uint32_t q_stage(int stage) const { return q + stage * Traits::kQBytes; }
+  __device__ uint32_t q_full(int stage) const { return barriers + 8 * stage; }
+  __device__ uint32_t q_empty(int stage) const { return barriers + 16 + 8 * stage; }
+  __device__ uint32_t item_full(int i) const { return barriers + 32 + 8 * i; }
+  __device__ uint32_t item_empty(int i) const { return barriers + 48 + 8 * i; }
+  __device__ uint32_t k_full(int stage) const { return barriers + 64 + 8 * stage; }
+  __device__ uint32_t k_empty(int stage) const { return barriers + 96 + 8 * stage; }
+  __device__ uint32_t v_full(int stage) const { return barriers + 128 + 8 * stage; }
+  __device__ uint32_t v_empty(int stage) const { return barriers + 160 + 8 * stage; }
+  // After the barriers come the items, then a word that nothing uses.
+  __device__ uint32_t spare() const { return barriers + 256; }
 };
 
 // Position in a ring of kSize: index, and the parity of the phase that is waited for next.
@@ -150,7 +157,7 @@ struct PrefillLoader {
   int slice = 0;
   RingPosition<2> item_slot;
   RingPosition<Traits::kStages> slot;
-  uint32_t q_parity = 0;
+  RingPosition<Traits::kQStages> q_slot;
   uint32_t pending = 0;   // gathers: the barrier to arrive at when the copies in flight are there
 
   __device__ PrefillLoader(const PrefillKernelParams& p, const Shared& s, int thread)
@@ -185,8 +192,8 @@ struct PrefillLoader {
         ptx::barrier_wait(shared.item_full(item_slot.index), item_slot.parity);
       }
       const int num_blocks = item->num_blocks;
-      if (num_blocks < 0) break;
-      if (num_blocks > 0) load(item, num_blocks);
+      if (num_blocks == 0) break;
+      load(item, num_blocks);
       __syncwarp();
       if (lane == 0) ptx::barrier_arrive(shared.item_empty(item_slot.index));
       item_slot.advance();
@@ -213,9 +220,10 @@ struct PrefillLoader {
     const int last = __shfl_sync(0xffffffffU, word, 3) + (q_len - 1) * params.causal;
     if (lane == 5) word += index % params.heads_per_tile;
     if (lane == 7) {
+      // A row without keys takes one block, all of it masked.
       word = index < params.num_items
-                 ? (min(last, kv_len) + Traits::kKeys - 1) / Traits::kKeys
-                 : -1;
+                 ? max(1, (min(last, kv_len) + Traits::kKeys - 1) / Traits::kKeys)
+                 : 0;
     }
     ptx::barrier_wait(shared.item_empty(item_slot.index), item_slot.parity ^ 1);
     if (lane < 8) reinterpret_cast<int*>(item)[lane] = word;
@@ -228,7 +236,12 @@ struct PrefillLoader {
     const int kv_head = (item->head << params.pack_shift) / params.group;
     const int last = num_blocks - 1;
     if constexpr (Traits::kGather) {
-      for (int n = last; n >= 0; --n) gather_block(item, kv_head, n);
+      Rows rows = find_rows(item, kv_head, last);
+      for (int n = last; n >= 0; --n) {
+        const Rows next = find_rows(item, kv_head, n - 1);
+        gather_block(item, rows);
+        rows = next;
+      }
       flush();
     } else {
       int page = page_of(item, last);
@@ -241,16 +254,17 @@ struct PrefillLoader {
   }
 
   __device__ void load_q(const PrefillItem* item) {
-    ptx::barrier_wait(shared.q_empty(), q_parity ^ 1);
-    q_parity ^= 1;
+    const uint32_t full = shared.q_full(q_slot.index);
+    ptx::barrier_wait(shared.q_empty(q_slot.index), q_slot.parity ^ 1);
     if (lane == 0) {
-      ptx::barrier_arrive_expect(shared.q_full(), Traits::kQBytes);
+      ptx::barrier_arrive_expect(full, Traits::kQBytes);
 #pragma unroll 1
       for (int i = 0; i < Traits::kSlices; ++i) {
-        ptx::tma_load_3d(shared.q + i * Traits::kQSliceBytes, &params.q_map, shared.q_full(), i * 64,
-                         item->head << params.pack_shift, item->q_begin);
+        ptx::tma_load_3d(shared.q_stage(q_slot.index) + i * Traits::kQSliceBytes, &params.q_map, full,
+                         i * 64, item->head << params.pack_shift, item->q_begin);
       }
     }
+    q_slot.advance();
     __syncwarp();
   }
 
@@ -330,32 +344,44 @@ struct PrefillLoader {
     return static_cast<uint32_t>(offset / 8);
   }
 
+  // Lane i finds rows i, i + 32, ... of the warp's half of block n.
+  static constexpr int kRowsOfWarp = Traits::kKeys / 2;
+  static constexpr int kRowsOfLane = (kRowsOfWarp + 31) / 32;
+  struct Rows {
+    uint32_t offset[kRowsOfLane];
+  };
+  __device__ Rows find_rows(const PrefillItem* item, int kv_head, int n) const {
+    Rows rows;
+#pragma unroll
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      const int key = n * Traits::kKeys + half * kRowsOfWarp + i * 32 + lane;
+      rows.offset[i] = n < 0 ? kNoRow : row_offset(item, kv_head, key);
+    }
+    return rows;
+  }
+
   // 64 threads bring a block row by row. Rows past kv_len and columns past head_dim become zero.
-  __device__ void gather_block(const PrefillItem* item, int kv_head, int n) {
-    constexpr int kRowsOfWarp = Traits::kKeys / 2;
+  __device__ void gather_block(const PrefillItem* item, const Rows& rows) {
     constexpr int kChunks = Traits::kSlices * 8;  // 16 bytes each, of a row
-    static_assert(kRowsOfWarp % 16 == 0 && kRowsOfWarp <= 96);
+    static_assert(kRowsOfWarp % 16 == 0);
     const auto* base = static_cast<const uint4*>(
         item->ragged != 0 ? (kIsK ? params.k : params.v) : params.pages.base);
+    if (!ptx::barrier_try(empty(), slot.parity ^ 1)) {
+      // The consumers may need what is in flight before they free this stage.
+      flush();
+      ptx::barrier_wait(empty(), slot.parity ^ 1);
+    }
     const uint32_t to = stage();
-#pragma unroll 1
-    for (int begin = 0; begin < kRowsOfWarp; begin += 16) {
-      // Lane i finds row i % 16 of 16; then each of them is copied.
-      const int first = half * kRowsOfWarp + begin;
-      const uint32_t mine = row_offset(item, kv_head, n * Traits::kKeys + first + lane % 16);
-      if (begin == 0 && !ptx::barrier_try(empty(), slot.parity ^ 1)) {
-        // The consumers may need what is in flight before they free this stage.
-        flush();
-        ptx::barrier_wait(empty(), slot.parity ^ 1);
-      }
+#pragma unroll
+    for (int part = 0; part < kRowsOfLane; ++part) {
 #pragma unroll 4
-      for (int i = 0; i < 16 * kChunks / 32; ++i) {
+      for (int i = 0; i < min(32, kRowsOfWarp - part * 32) * kChunks / 32; ++i) {
         const int row = (i * 32 + lane) / kChunks;
         const int chunk = (i * 32 + lane) % kChunks;
-        const uint32_t offset = __shfl_sync(0xffffffffU, mine, row);
+        const uint32_t offset = __shfl_sync(0xffffffffU, rows.offset[part], row);
         const bool valid = offset != kNoRow && chunk * 8 < params.head_dim;
-        ptx::copy_16(to + (chunk / 8) * Traits::kKvSliceBytes + (first + row) * 128 +
-                         (((chunk ^ (first + row)) & 7) << 4),
+        const int at = half * kRowsOfWarp + part * 32 + row;
+        ptx::copy_16(to + (chunk / 8) * Traits::kKvSliceBytes + at * 128 + (((chunk ^ at) & 7) << 4),
                      base + (valid ? offset + chunk : 0), valid);
       }
     }
@@ -385,16 +411,17 @@ struct PrefillConsumer {
   int warpgroup;
   int thread;  // of the warpgroup
   RingPosition<2> item_slot;
+  RingPosition<Traits::kQStages> q_slot;
   RingPosition<Traits::kStages> k_slot, v_slot;
-  uint32_t q_parity = 0;
 
   // Of the item at hand. Each thread has two rows of the tile, 8 apart.
   float o[kOutputs];
   float s[kScores];             // scores, then probabilities, of the block at hand
   uint32_t p[kScores / 2];      // probabilities of the block before, as the product's operand
-  float row_max[2];             // of the scores, unscaled
+  float row_max[2];             // of the scores, unscaled, or a little less
   float row_sum[2];             // this thread's share
-  float correction[2];
+  float correction[2];          // of o, from the last softmax(); 1 unless grown
+  bool grown[2];
   int limit[2];                 // keys visible
 
   __device__ PrefillConsumer(const PrefillKernelParams& p_, const Shared& s_, int wg, int t)
@@ -409,16 +436,36 @@ struct PrefillConsumer {
     if constexpr (Traits::kTurns) {
       if (warpgroup == 0) ptx::named_arrive(turn(0), 256);
     }
-    for (;;) {
-      ptx::barrier_wait(shared.item_full(item_slot.index), item_slot.parity);
+    // The first scores of an item are computed while the results of the one before are stored. Behind
+    // the last item they are computed from whatever lies there, and not used.
+    bool more = begin_item();
+    issue_scores();
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+    while (more) {
       const PrefillItem item = shared.items[item_slot.index];
       __syncwarp();
       if (first_lane()) ptx::barrier_arrive(shared.item_empty(item_slot.index));
       item_slot.advance();
-      if (item.num_blocks < 0) break;
       compute(item);
+      more = begin_item();
+      issue_scores();
+      ptx::wgmma_wait<1>();
+      ptx::pin(o);
+      release_v();
       store(item);
+      ptx::wgmma_wait<0>();
+      ptx::pin(s);
     }
+  }
+
+  // Waits for the next item and what its first scores need; false: there is none.
+  __device__ __forceinline__ bool begin_item() const {
+    ptx::barrier_wait(shared.item_full(item_slot.index), item_slot.parity);
+    if (shared.items[item_slot.index].num_blocks == 0) return false;
+    ptx::barrier_wait(shared.q_full(q_slot.index), q_slot.parity);
+    ptx::barrier_wait(shared.k_full(k_slot.index), k_slot.parity);
+    return true;
   }
 
   static __device__ int turn(int wg) { return 1 + wg; }  // barrier 0 is __syncthreads()
@@ -432,7 +479,7 @@ struct PrefillConsumer {
   }
 
   __device__ __forceinline__ void issue_scores() {
-    const uint64_t a = ptx::k_major_operand(shared.q + warpgroup * 64 * 128);
+    const uint64_t a = ptx::k_major_operand(shared.q_stage(q_slot.index) + warpgroup * 64 * 128);
     const uint64_t b = ptx::k_major_operand(shared.k_stage(k_slot.index));
     ptx::pin(s);
     ptx::wgmma_fence();
@@ -486,10 +533,15 @@ struct PrefillConsumer {
       }
       best = fmaxf(best, __shfl_xor_sync(0xffffffffU, best, 1));
       best = fmaxf(best, __shfl_xor_sync(0xffffffffU, best, 2));
+      // A maximum that grows by little stays: probabilities up to 2^8 do no harm, and what was summed
+      // before needs no correction.
+      const float old = row_max[i];
+      grown[i] = (best - old) * params.scale_log2 > 8.0F;
+      row_max[i] = grown[i] ? best : old;
       // A row without a visible key so far has maximum -inf; 0 keeps the exponents defined.
-      const float offset = kMask && best == -CUDART_INF_F ? 0.0F : best * params.scale_log2;
-      correction[i] = ptx::exp2_approx(row_max[i] * params.scale_log2 - offset);
-      row_max[i] = best;
+      const float offset =
+          kMask && row_max[i] == -CUDART_INF_F ? 0.0F : row_max[i] * params.scale_log2;
+      correction[i] = grown[i] ? ptx::exp2_approx(old * params.scale_log2 - offset) : 1.0F;
       float sum = row_sum[i] * correction[i];
 #pragma unroll
       for (int j = 0; j < kScores / 4; ++j) {
@@ -505,7 +557,7 @@ struct PrefillConsumer {
   // The assembler likes to move the exponentials behind the next wait, where nothing is left to
   // overlap with. It does not move them behind a store that depends on them; this one never happens.
   __device__ __forceinline__ void hold_softmax() const {
-    ptx::store_shared_if_negative(shared.barriers + 120, row_sum[0] + row_sum[1]);
+    ptx::store_shared_if_negative(shared.spare(), row_sum[0] + row_sum[1]);
   }
   __device__ __forceinline__ void pack_probabilities() {
 #pragma unroll
@@ -514,6 +566,7 @@ struct PrefillConsumer {
     }
   }
   __device__ __forceinline__ void correct_outputs() {
+    if (!__any_sync(0xffffffffU, grown[0] || grown[1])) return;
 #pragma unroll
     for (int j = 0; j < kOutputs / 4; ++j) {
 #pragma unroll
@@ -556,6 +609,7 @@ struct PrefillConsumer {
     correct_outputs();
   }
 
+  // From the first scores to the last P V, which is still under way at the end.
   __device__ __forceinline__ void compute(const PrefillItem& item) {
 #pragma unroll
     for (int j = 0; j < kOutputs; ++j) o[j] = 0.0F;
@@ -566,19 +620,10 @@ struct PrefillConsumer {
       limit[i] = min(item.kv_len,
                      item.visible + (tile_row(i) >> params.pack_shift) * params.causal);
     }
-    if (item.num_blocks == 0) return;
-
-    ptx::barrier_wait(shared.q_full(), q_parity);
-    q_parity ^= 1;
+    release_k();
     int n = item.num_blocks - 1;
     // Blocks below this one are visible as a whole to every row of the tile.
     const int unmasked = min(item.visible, item.kv_len) / Traits::kKeys;
-
-    ptx::barrier_wait(shared.k_full(k_slot.index), k_slot.parity);
-    issue_scores();
-    ptx::wgmma_wait<0>();
-    ptx::pin(s);
-    release_k();
     if (n >= unmasked) {
       softmax<true>(n);
     } else {
@@ -586,21 +631,19 @@ struct PrefillConsumer {
     }
     pack_probabilities();
     if constexpr (!Traits::kGather) {
-      // Rows of V past kv_len are no keys of this row, and 0 times what lies there may be NaN.
-      // Both warpgroups write the same zeros, so neither waits for the other.
+      // Rows of V past kv_len are no keys of this row, and 0 times what lies there may be NaN. All
+      // warpgroups write the same zeros, so none waits for the others.
       const int end = item.kv_len - n * Traits::kKeys;
       if (end < Traits::kKeys) clear_v_tail(end);
     }
 
     for (--n; n >= unmasked; --n) step<true>(n);
     for (; n >= 0; --n) step<false>(n);
-    if (first_lane()) ptx::barrier_arrive(shared.q_empty());
+    if (first_lane()) ptx::barrier_arrive(shared.q_empty(q_slot.index));
+    q_slot.advance();
 
     ptx::barrier_wait(shared.v_full(v_slot.index), v_slot.parity);
     issue_outputs();
-    ptx::wgmma_wait<0>();
-    ptx::pin(o);
-    release_v();
   }
 
   __device__ __forceinline__ void clear_v_tail(int end) {
@@ -681,9 +724,9 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   if (threadIdx.x == 0) {
     constexpr int kWarps = 4 * Traits::kConsumers;
     constexpr int kLoadArrivals = Traits::kGather ? 64 : 1;
-    ptx::barrier_init(shared.q_full(), 1);
-    ptx::barrier_init(shared.q_empty(), kWarps);
     for (int i = 0; i < 2; ++i) {
+      ptx::barrier_init(shared.q_full(i), 1);
+      ptx::barrier_init(shared.q_empty(i), kWarps);
       ptx::barrier_init(shared.item_full(i), 1);
       ptx::barrier_init(shared.item_empty(i), kWarps + 4);  // and the loaders
     }

@@ -55,7 +55,14 @@ PrefillPlan plan_prefill(const PrefillShape& shape,
                          std::span<PrefillRow> rows,
                          std::span<PrefillTile> tiles) {
   TENON_CHECK(prefill_supports(shape));
-  const int32_t tile_tokens = prefill_tile_tokens(shape);
+  return plan_prefill_tiles(shape, prefill_tile_tokens(shape), causal, rows, tiles);
+}
+
+PrefillPlan plan_prefill_tiles(const PrefillShape& shape,
+                               int32_t tile_tokens,
+                               bool causal,
+                               std::span<PrefillRow> rows,
+                               std::span<PrefillTile> tiles) {
   const int32_t heads = shape.num_q_heads / prefill_pack(shape);
   std::sort(rows.begin(), rows.end(), [](const PrefillRow& a, const PrefillRow& b) {
     return a.kv_len != b.kv_len ? a.kv_len > b.kv_len : a.q_begin < b.q_begin;
