@@ -70,7 +70,9 @@ TEST_P(GpuEngine, GreedyTokensOfTheReference) {
     }
     std::printf("  %s: parts at token %zu, where the reference chose by %.4f\n",
                 prompt.name.c_str(), equal, static_cast<double>(prompt.gaps[equal]));
-    if (equal < 60) EXPECT_LT(prompt.gaps[equal], kNearTie) << prompt.name;
+    if (equal < 60) {
+      EXPECT_LT(prompt.gaps[equal], kNearTie) << prompt.name;
+    }
   }
   std::printf("  %zu of %zu prompts equal in all tokens\n", whole, answers.size());
 }
@@ -129,7 +131,9 @@ TEST_P(GpuEngine, SameAnswersWhateverHappensAround) {
     const EngineStats stats = engine->stats();
     EXPECT_EQ(stats.kv_blocks_used, 0) << what;
     EXPECT_EQ(stats.running + stats.waiting + stats.swapped, 0) << what;
-    if (config.preemption_mode == PreemptionMode::kSwap) EXPECT_GT(stats.preemptions_swap, 0U);
+    if (config.preemption_mode == PreemptionMode::kSwap) {
+      EXPECT_GT(stats.preemptions_swap, 0U);
+    }
     if (config.preemption_mode == PreemptionMode::kRecompute) {
       EXPECT_GT(stats.preemptions_recompute, 0U);
     }
@@ -170,7 +174,7 @@ TEST_P(GpuEngine, SameAnswersWhateverHappensAround) {
 INSTANTIATE_TEST_SUITE_P(Backends,
                          GpuEngine,
                          ::testing::Values("flash", "flashinfer"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& backend) { return std::string(backend.param); });
 
 TEST(GpuEngineErrors, WhatTheGpuCannotDoIsRefusedAtStart) {
   TENON_GPU_OR_SKIP(device);
