@@ -45,7 +45,7 @@ struct DecodeVariant {
 // Blocks of the grid on a device of `multiprocessors`.
 [[nodiscard]] int32_t decode_blocks(const DecodeVariant& variant, int32_t multiprocessors);
 
-// Floats that the partial results of one block take: two pieces at most.
+// Floats that the partial results of one stretch take: two pieces at most.
 [[nodiscard]] inline int64_t decode_partial_floats(const DecodeVariant& variant) {
   const int64_t padded = (variant.head_dim + 63) / 64 * 64;
   return 2 * variant.tile_rows * (padded + 2);
@@ -68,10 +68,11 @@ struct DecodeParams {
   FastDivisor page_size;
 
   const DecodeTile* tiles = nullptr;
-  const DecodeStretch* stretches = nullptr;  // [blocks]
-  float* partials = nullptr;                 // [blocks * decode_partial_floats()]
-  // [blocks], zero before the first launch; every launch leaves them zero.
+  const DecodeStretch* stretches = nullptr;
+  float* partials = nullptr;  // [max_decode_stretches() * decode_partial_floats()]
+  // [max_decode_stretches()] and [1], zero before the first launch; every launch leaves them zero.
   int32_t* counters = nullptr;
+  int32_t* claims = nullptr;
 
   int32_t blocks = 0;  // of the grid
   int32_t num_q_heads = 0;

@@ -63,9 +63,10 @@ struct StretchStart {
   int unit_end;
   int key_begin;
   int key_end;
-  int first_block;
-  int last_block;
+  int first_stretch;
+  int last_stretch;
   int first_page;
+  int total;
   DecodeTile tile;
   int page;  // the lane's one of DecodeStretch::pages
 };
@@ -79,7 +80,7 @@ __device__ __forceinline__ StretchStart load_stretch(const DecodeStretch& from) 
   reinterpret_cast<int4*>(&s.tile)[1] = __ldg(words + 3);
   s.page = __ldg(from.pages + threadIdx.x % DecodeStretch::kPages);
   s.unit_begin = a.x, s.unit_end = a.y, s.key_begin = a.z, s.key_end = a.w;
-  s.first_block = b.x, s.last_block = b.y, s.first_page = b.z;
+  s.first_stretch = b.x, s.last_stretch = b.y, s.first_page = b.z, s.total = b.w;
   return s;
 }
 
@@ -108,6 +109,7 @@ class DecodeWalk {
   }
   __device__ const DecodeTile& tile() const { return tile_; }
   __device__ bool at_first() const { return unit_ == stretch_.unit_begin; }
+  __device__ bool at_last() const { return unit_ + 1 == stretch_.unit_end; }
 
  private:
   __device__ void load() {
@@ -169,7 +171,8 @@ class KeyStream {
  private:
   // A run of whole cells inside one page.
   __device__ void copy_run(uint32_t stage, int in_page) {
-    const T* cell = head_base_ + page_ * params_.page_stride + in_page * params_.token_stride;
+    const int64_t page = __shfl_sync(0xffffffffU, page_, 0);
+    const T* cell = head_base_ + page * params_.page_stride + in_page * params_.token_stride;
 #pragma unroll
     for (int i = 0; i < Traits::kCopies; ++i) {
       const int chunk = i * 32 * Traits::kTeamWarps + thread_;
@@ -183,7 +186,7 @@ class KeyStream {
   __device__ void copy_cells(uint32_t stage) {
     const int key = key_ + lane_;
     const int in_page = key - divide(key, params_.page_size) * params_.page_size.divisor;
-    const T* cell = head_base_ + page_ * params_.page_stride + in_page * params_.token_stride;
+    const T* cell = head_base_ + int64_t{page_} * params_.page_stride + in_page * params_.token_stride;
     const auto address = reinterpret_cast<unsigned long long>(cell);
 #pragma unroll 4
     for (int i = 0; i < Traits::kCopies; ++i) {
@@ -218,7 +221,7 @@ class KeyStream {
     const int page = divide(min(key_ + lane_, end_ - 1), params_.page_size);
     const int nth = page - stretch_.first_page;
     if (walk_.at_first() && __all_sync(0xffffffffU, nth < DecodeStretch::kPages)) {
-      page_ = __shfl_sync(0xffffffffU, stretch_.page, nth);
+      page_ = __shfl_sync(0xffffffffU, stretch_.page, nth);  // the low half of the warp has them
     } else {
       page_ = __ldg(params_.page_indices + walk_.tile().page_begin + page);
     }
@@ -234,7 +237,7 @@ class KeyStream {
   const T* head_base_ = nullptr;
   int key_ = 0;  // first key of the next run
   int end_ = 0;
-  int64_t page_ = 0;
+  int page_ = 0;
 };
 
 template <int kTeamWarps>
@@ -606,9 +609,13 @@ class UnitEnd {
   using T = typename Traits::T;
   static constexpr int kQuads = Traits::kDim / 4;  // of the columns
 
-  __device__ UnitEnd(const DecodeParams& params, const StretchStart& stretch, unsigned char* shared)
+  __device__ UnitEnd(const DecodeParams& params,
+                     const StretchStart& stretch,
+                     int index,
+                     unsigned char* shared)
       : params_(params),
         stretch_(stretch),
+        index_(index),
         merge_(reinterpret_cast<float*>(shared)),
         warp_state_(reinterpret_cast<float2*>(shared + Traits::kMergeBytes)),
         row_state_(warp_state_ + Traits::kWarps * 16),
@@ -648,10 +655,9 @@ class UnitEnd {
       }
     }
     const bool cut = piece.begin > 0 || piece.end < tile.keys;
-    const int block = static_cast<int>(blockIdx.x);
-    const int first_block = piece.begin > 0 ? stretch_.first_block : block;
-    const int last_block = piece.end < tile.keys ? stretch_.last_block : block;
-    float* slot = partial(block, first_block);
+    const int first = piece.begin > 0 ? stretch_.first_stretch : index_;
+    const int last = piece.end < tile.keys ? stretch_.last_stretch : index_;
+    float* slot = partial(index_, first);
 #pragma unroll
     for (int pass = 0; pass < min(Traits::kRows, 16) / 4; ++pass) {
       if (4 * pass >= tile.rows) break;
@@ -680,7 +686,16 @@ class UnitEnd {
       }
       __syncthreads();
     }
-    if (cut) merge_pieces(piece, tile, first_block, last_block);
+    if (cut) merge_pieces(piece, tile, first, last);
+  }
+
+  // What thread 0 says, to all threads of the block.
+  __device__ int share(int value) {
+    if (threadIdx.x == 0) *arrived_ = value;
+    __syncthreads();
+    const int shared = *arrived_;
+    __syncthreads();
+    return shared;
   }
 
  private:
@@ -688,54 +703,49 @@ class UnitEnd {
     return maximum == -INFINITY ? 0.0F : exp2_fast((maximum - high) * params_.score_scale);
   }
 
-  // Where `block` leaves its piece of the unit that began in `first_block`: a block has at most one
-  // piece of a unit that began before it, and one of a unit that ends after it.
-  __device__ float* partial(int block, int first_block) const {
-    return params_.partials +
-           (int64_t{2} * block + (block == first_block ? 1 : 0)) * Traits::kSlotFloats;
+  // Where stretch `index` leaves its piece of the unit that began in stretch `first`: there is at most
+  // one piece of a unit that began before it, and one of a unit that ends after it.
+  __device__ float* partial(int index, int first) const {
+    return params_.partials + (int64_t{2} * index + (index == first ? 1 : 0)) * Traits::kSlotFloats;
   }
 
-  // The last block to come merges all pieces.
-  __device__ void merge_pieces(const DecodePiece& piece,
-                               const DecodeTile& tile,
-                               int first_block,
-                               int last_block) {
+  // The last block to come merges the pieces, of stretches [first, last].
+  __device__ void merge_pieces(const DecodePiece& piece, const DecodeTile& tile, int first, int last) {
     // The barrier that ended the last pass orders the block's stores before this thread's release.
     if (threadIdx.x == 0) {
       int before;
       asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
                    : "=r"(before)
-                   : "l"(params_.counters + first_block)
+                   : "l"(params_.counters + first)
                    : "memory");
       *arrived_ = before;
-      if (before == last_block - first_block) params_.counters[first_block] = 0;
+      if (before == last - first) params_.counters[first] = 0;
     }
     __syncthreads();
-    const bool last = *arrived_ == last_block - first_block;
-    if (last) {
+    if (*arrived_ == last - first) {
       for (int i = threadIdx.x; i < tile.rows * kQuads; i += Traits::kThreads) {
-        merge_quad(tile, piece.head, i / kQuads, i % kQuads, first_block, last_block);
+        merge_quad(tile, piece.head, i / kQuads, i % kQuads, first, last);
       }
     }
     __syncthreads();  // arrived_ is written again by the next unit
   }
 
   __device__ void merge_quad(
-      const DecodeTile& tile, int head, int row, int quad, int first_block, int last_block) {
+      const DecodeTile& tile, int head, int row, int quad, int first, int last) {
     constexpr int kAtOnce = 16;
     float4 total = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
     float2 state = make_float2(-INFINITY, 0.0F);
-    for (int block = first_block; block <= last_block; block += kAtOnce) {
+    for (int index = first; index <= last; index += kAtOnce) {
       float2 states[kAtOnce];
       float4 parts[kAtOnce];
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         // Past the end, the last piece again, with a weight of 0.
-        const float* slot = partial(min(block + j, last_block), first_block);
+        const float* slot = partial(min(index + j, last), first);
         states[j] =
             __ldcg(reinterpret_cast<const float2*>(slot + Traits::kRows * Traits::kDim) + row);
         parts[j] = __ldcg(reinterpret_cast<const float4*>(slot) + row * kQuads + quad);
-        if (block + j > last_block) states[j] = make_float2(-INFINITY, 0.0F);
+        if (index + j > last) states[j] = make_float2(-INFINITY, 0.0F);
       }
       float high = state.x;
 #pragma unroll
@@ -780,29 +790,31 @@ class UnitEnd {
 
   const DecodeParams& params_;
   const StretchStart& stretch_;
+  const int index_;            // of the stretch
   float* const merge_;         // [kWarps][4][kMergeStride]
   float2* const warp_state_;   // [kWarps][16] (maximum, sum)
   float2* const row_state_;    // [kRows]
   int* const arrived_;
 };
 
+// Streams one stretch; returns the one to do next, if any.
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, 1)
-    decode_kernel(const __grid_constant__ DecodeParams params) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  const StretchStart stretch = load_stretch(params.stretches[blockIdx.x]);
-  if (stretch.unit_begin >= stretch.unit_end) return;
-
-  const int warp = threadIdx.x / 32;
-  const int team = warp / Traits::kTeamWarps;
+__device__ __forceinline__ int run_stretch(const DecodeParams& params,
+                                           int index,
+                                           unsigned char* shared) {
+  const StretchStart stretch = load_stretch(params.stretches[index]);
+  if (stretch.unit_begin >= stretch.unit_end) return -1;
+  const int team = threadIdx.x / 32 / Traits::kTeamWarps;
   const uint32_t ring = shared_address(shared) + team * Traits::kStages * Traits::kStageBytes;
   KeyStream<Traits> stream(params, stretch, team, threadIdx.x % (32 * Traits::kTeamWarps));
 #pragma unroll 1  // code that is short starts sooner
   for (int s = 0; s < Traits::kStages - 1; ++s) stream.copy_next(ring + s * Traits::kStageBytes);
 
-  UnitEnd<Traits> unit_end(params, stretch, shared + Traits::kRingBytes);
+  UnitEnd<Traits> unit_end(params, stretch, index, shared + Traits::kRingBytes);
   StateOf<Traits> state;
   int stage = 0;
+  const int blocks = static_cast<int>(gridDim.x);
+  int claimed = stretch.total;
   for (DecodeWalk walk(params, stretch); !walk.done(); walk.next()) {
     const DecodePiece piece = walk.piece();
     state.start(params, walk.tile(), piece.head);
@@ -817,8 +829,26 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
       state.attend(ring + stage * Traits::kStageBytes, key, piece.end, params.score_scale);
       stage = stage + 1 == Traits::kStages ? 0 : stage + 1;
     }
+    // Answered while the unit is being finished.
+    if (walk.at_last() && stretch.total > blocks && threadIdx.x == 0) {
+      claimed = blocks + atomicAdd(params.claims, 1);
+    }
     unit_end.finish(state, piece, walk.tile());
   }
+  if (stretch.total <= blocks) return -1;
+  // Every block claims once in vain; the last one to do so leaves the count as it was.
+  if (threadIdx.x == 0 && claimed == stretch.total + blocks - 1) *params.claims = 0;
+  return unit_end.share(claimed < stretch.total ? claimed : -1);
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1)
+    decode_kernel(const __grid_constant__ DecodeParams params) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  int index = static_cast<int>(blockIdx.x);
+  do {
+    index = run_stretch<Traits>(params, index, shared);
+  } while (index >= 0);
 }
 
 template <typename Traits>

@@ -3,12 +3,14 @@
 // Query rows are packed: a tile holds up to `tile_rows` (query token, head of the group) pairs of one
 // batch row, all of which read the keys of one KV head. (tile, KV head) is a unit, numbered
 // tile * num_kv_heads + head. The plan lays the units on a line, as long as their keys plus a fixed
-// cost each, and cuts the line into one stretch a block (stream-K, arXiv 2301.03598), so that all
-// blocks move about the same number of bytes however ragged the batch is. A unit that is cut leaves
-// one partial result a piece; the block that finishes last merges them, in the same launch.
+// cost each, and cuts the line into stretches that mind the bytes only, not the units (stream-K, arXiv
+// 2301.03598). A unit that is cut leaves one partial result a piece; the block that finishes last
+// merges them, in the same launch.
 //
-// The grid is fixed when a plan's capacity is: short plans leave blocks without work. Time is
-// O(tiles + blocks), nothing is allocated.
+// Block b of the grid starts with stretch b. Multiprocessors do not all get the same share of the
+// memory's bandwidth, so where there is enough to do, an eighth of the line is kept back as short
+// stretches, which blocks claim in order when they have finished. The grid never depends on the batch:
+// blocks without a stretch end at once. Planning takes O(tiles + stretches) and allocates nothing.
 //
 // Ownership:     writes into the caller's arrays. Thread safety: pure functions.
 #pragma once
@@ -35,23 +37,23 @@ struct alignas(32) DecodeTile {
   int32_t reserved;
 };
 
-// The stretch of one block: units [unit_begin, unit_end), from key `key_begin` of the first one to
-// key `key_end` of the last one. Device format. What the block needs to start is here, so that it
-// can ask for its first keys after one read.
+// Units [unit_begin, unit_end), from key `key_begin` of the first one to key `key_end` of the last one.
+// Device format. What a block needs to start is here, so that it can ask for its first keys after one
+// read.
 struct alignas(64) DecodeStretch {
+  static constexpr int32_t kAllKeys = 0x7fffffff;
+  static constexpr int32_t kPages = 16;
+
   int32_t unit_begin;
   int32_t unit_end;
   int32_t key_begin;
-  int32_t key_end;      // kAllKeys: the last unit is done to its end
-  int32_t first_block;  // where the first unit began, if before this block
-  int32_t last_block;   // where the last unit ends, if after this block
-  int32_t first_page;   // key_begin / page size
-  int32_t reserved;
-  DecodeTile tile;      // of the first unit
-  int32_t pages[32];    // its pages from first_page on, as many as it has
-
-  static constexpr int32_t kAllKeys = 0x7fffffff;
-  static constexpr int32_t kPages = 32;
+  int32_t key_end;        // kAllKeys: the last unit is done to its end
+  int32_t first_stretch;  // where the first unit began, if before this one
+  int32_t last_stretch;   // where the last unit ends, if after this one
+  int32_t first_page;     // key_begin / page size
+  int32_t total;          // stretches of the plan
+  DecodeTile tile;        // of the first unit
+  int32_t pages[kPages];  // its pages from first_page on, as many as it has
 };
 
 struct DecodePlanShape {
@@ -81,10 +83,17 @@ int32_t make_decode_tiles(const DecodePlanShape& shape,
                           int32_t row,
                           std::span<DecodeTile> room);
 
-// Deals the units of `tiles` out to shape.blocks stretches. `page_indices` are the batch's.
-void deal_decode_tiles(const DecodePlanShape& shape,
-                       std::span<const DecodeTile> tiles,
-                       std::span<const int32_t> page_indices,
-                       std::span<DecodeStretch> stretches);
+// The most stretches of a plan. Wide tiles, whose partial results are large, get one a block.
+[[nodiscard]] inline int32_t max_decode_stretches(const DecodePlanShape& shape) {
+  return shape.tile_rows > 16 ? shape.blocks : 5 * shape.blocks;
+}
+
+// Deals the units of `tiles` out to stretches and returns their number, at least shape.blocks: the rest
+// of those are empty. `page_indices` are the batch's.
+// Requires: room for max_decode_stretches().
+int32_t deal_decode_tiles(const DecodePlanShape& shape,
+                          std::span<const DecodeTile> tiles,
+                          std::span<const int32_t> page_indices,
+                          std::span<DecodeStretch> stretches);
 
 }  // namespace tenon::flash

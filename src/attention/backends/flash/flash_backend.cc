@@ -34,6 +34,7 @@ struct Workspace {
   int64_t plan_bytes = 0;
   int64_t partials_at = 0;
   int64_t counters_at = 0;          // of the decode kernel
+  int64_t claims_at = 0;            // of the decode kernel
   int64_t prefill_counters_at = 0;  // of the prefill kernel
   int64_t bytes = 0;
 };
@@ -165,18 +166,21 @@ std::vector<std::string> FlashBackend::check(const AttentionRequirements& wanted
 Workspace FlashBackend::lay_out(const AttentionLimits& limits) const {
   Workspace workspace;
   int64_t partial_floats = 0;
+  int32_t stretches = 0;
   for (const flash::DecodePlanShape* decode : {&shape_.narrow, &shape_.wide}) {
+    const int32_t most = flash::max_decode_stretches(*decode);
+    stretches = std::max(stretches, most);
     partial_floats = std::max(
-        partial_floats, decode->blocks * flash::decode_partial_floats(
-                                             {shape_.head_dim, true, decode->tile_rows}));
+        partial_floats,
+        most * flash::decode_partial_floats({shape_.head_dim, true, decode->tile_rows}));
   }
-  const int32_t blocks = std::max(shape_.narrow.blocks, shape_.wide.blocks);
   workspace.plan_bytes = aligned(FlashPlan::max_bytes(shape_, limits));
   workspace.partials_at = workspace.plan_bytes;
   workspace.counters_at =
       workspace.partials_at + aligned(partial_floats * static_cast<int64_t>(sizeof(float)));
-  workspace.prefill_counters_at =
-      workspace.counters_at + aligned(blocks * static_cast<int64_t>(sizeof(int32_t)));
+  workspace.claims_at =
+      workspace.counters_at + aligned(stretches * static_cast<int64_t>(sizeof(int32_t)));
+  workspace.prefill_counters_at = workspace.claims_at + kAlignment;
   workspace.bytes = workspace.prefill_counters_at + kAlignment;
   return workspace;
 }
@@ -323,6 +327,7 @@ void FlashImpl::decode(const AttentionInput& in,
   params.stretches = backend_->at<const flash::DecodeStretch>(part.stretches_at);
   params.partials = backend_->at<float>(workspace.partials_at);
   params.counters = backend_->at<int32_t>(workspace.counters_at);
+  params.claims = backend_->at<int32_t>(workspace.claims_at);
   params.blocks = part.blocks;
   const flash::DecodePlanShape& shape =
       &part == &plan.narrow ? backend_->shape().narrow : backend_->shape().wide;

@@ -22,13 +22,17 @@ int64_t align(int64_t offset) {
   return (offset + 63) / 64 * 64;
 }
 
-// Tiles, then stretches, of one decode launch, into `buffer` from `at` on.
+int64_t stretch_bytes(const DecodePlanShape& shape) {
+  return max_decode_stretches(shape) * static_cast<int64_t>(sizeof(DecodeStretch));
+}
+
+// Stretches, then tiles, of one decode launch, into `buffer` from `at` on.
 class DecodePartWriter {
  public:
   DecodePartWriter(const DecodePlanShape& shape, std::byte* buffer, int64_t at)
       : shape_(shape), buffer_(buffer) {
     part_.stretches_at = at;
-    part_.tiles_at = align(at + int64_t{shape.blocks} * static_cast<int64_t>(sizeof(DecodeStretch)));
+    part_.tiles_at = align(at + stretch_bytes(shape));
   }
   void add(const BatchView& batch, int32_t row) {
     const int64_t most = decode_tiles(shape_, batch.query_len(row));
@@ -58,11 +62,12 @@ void deal(const DecodePlanShape& shape,
   part.blocks = blocks;
   DecodePlanShape dealt = shape;
   dealt.blocks = blocks;
-  deal_decode_tiles(
+  part.stretches = deal_decode_tiles(
       dealt,
       {reinterpret_cast<const DecodeTile*>(buffer + part.tiles_at), static_cast<size_t>(part.tiles)},
       page_indices,
-      {reinterpret_cast<DecodeStretch*>(buffer + part.stretches_at), static_cast<size_t>(blocks)});
+      {reinterpret_cast<DecodeStretch*>(buffer + part.stretches_at),
+       static_cast<size_t>(max_decode_stretches(shape))});
 }
 
 // Keys that the tiles stream, over all heads.
@@ -89,7 +94,7 @@ int64_t FlashPlan::max_bytes(const PlanShape& shape, const AttentionLimits& limi
   const int64_t rows = limits.max_num_seqs;
   const int64_t tokens = limits.max_num_batched_tokens;
   const auto decode_bytes = [&](const DecodePlanShape& decode, int64_t tiles) {
-    return align(decode.blocks * static_cast<int64_t>(sizeof(DecodeStretch))) +
+    return align(stretch_bytes(decode)) +
            align(tiles * static_cast<int64_t>(sizeof(DecodeTile)));
   };
   int64_t bytes = decode_bytes(shape.narrow, rows) +

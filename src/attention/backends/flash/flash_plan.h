@@ -33,7 +33,8 @@ struct PlanShape {
 struct DecodePart {
   int32_t rows = 0;
   int32_t tiles = 0;
-  int32_t blocks = 0;  // of the grid; 0: nothing to do
+  int32_t blocks = 0;     // of the grid; 0: nothing to do
+  int32_t stretches = 0;  // of which `blocks` at least
   int64_t tiles_at = 0;
   int64_t stretches_at = 0;
 };
