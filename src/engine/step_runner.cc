@@ -87,13 +87,14 @@ Status StepRunner::launch(const StepPlan& plan, std::span<const SamplingTarget> 
   ++num_flights_;
   flight.num_rows = plan.rows.size();
   flight.sampling_rows.clear();
-  flight.timer->start();
+  choose_rows(plan, targets, flight);
+  inputs_.build(plan, *scheduler_, pending_states_);
+  times_.prepare += now_seconds() - begin;
+  flight.timer->start();  // late: an idle device starts it at once
   copy_blocks(plan);
   parts_->sampler->begin();
   if (!plan.rows.empty()) {
     parts_->device->enter(StepSection::kOther);
-    choose_rows(plan, targets, flight);
-    inputs_.build(plan, *scheduler_, pending_states_);
     TENON_RETURN_IF_ERROR(compute(plan, targets, flight));
     parts_->device->enter(StepSection::kBetweenSteps);
   }
