@@ -25,7 +25,7 @@ def run_json(command, env=None):
 
 def probe(args):
     result = run_json([args.tenon, "bench", "probe", "--threads", str(args.threads), "--json"])
-    return result["read_bytes_per_second"], result["fma_flops_per_second"]
+    return result["read_bytes_per_second"], result["flops_per_second"]
 
 
 def tenon_single(args):

@@ -5,6 +5,8 @@
 #include "attention/backends/reference/reference_backend.h"
 #include "attention/registry.h"
 #include "base/log.h"
+#include "kernels/ceilings.h"
+#include "kernels/cpu/probe.h"
 #include "kernels/ops.h"
 #include "sampling/batch_sampler.h"
 #include "tensor/device.h"
@@ -12,6 +14,7 @@
 #if TENON_HAS_CUDA
 #include "attention/backends/flash/flash_backend.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/probe.h"
 #include "sampling/cuda/cuda_batch_sampler.h"
 #include "tensor/cuda/cuda_device.h"
 #endif
@@ -54,6 +57,13 @@ Result<std::unique_ptr<Ops>> make_ops(const OpsOptions& options) {
   }
 #endif
   return make_cpu_ops(options.pool, options.cpu_isa, options.device);
+}
+
+Result<Ceilings> measure_ceilings(Device& device, ThreadPool& pool) {
+#if TENON_HAS_CUDA
+  if (device.type() == DeviceType::kCuda) return probe_cuda(static_cast<CudaDevice&>(device));
+#endif
+  return Ceilings{cpu::read_bandwidth(pool), cpu::fma_rate(pool), "f32 FMA"};
 }
 
 Result<std::unique_ptr<BatchSampler>> make_batch_sampler(const BatchSamplerLimits& limits,

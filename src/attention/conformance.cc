@@ -63,7 +63,9 @@ void compare(const Problem& p,
     const double value = expected.output.out[i];
     double tolerance = p.out_tolerance;
     if (expected.magnitudes) {
-      tolerance += p.roundings.unit * (expected.magnitudes->out[i] + std::abs(value));
+      // Weights off by a unit: sum |w v| / sum w in the numerator, the output in the denominator;
+      // then the output's own rounding.
+      tolerance += p.roundings.unit * (expected.magnitudes->out[i] + 2 * std::abs(value));
     }
     verdict.error(got.out[i], value, tolerance, [&] {
       const auto at = static_cast<int64_t>(i);

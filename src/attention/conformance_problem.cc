@@ -44,8 +44,8 @@ double max_norm(const std::vector<float>& matrix, int64_t stride, int64_t begin,
 
 // An f32 score is off by about an epsilon of |q| |k| scale, a weight by as much relative to itself,
 // the output by that times the largest |v| (twice: numerator and sum), plus the roundings of the
-// weighted sum itself. Roundings to 16 bits come on top: of the weights before they meet V, and of
-// the output.
+// weighted sum itself. Roundings to 16 bits come on top: of the weights before they meet V or are
+// summed (compare() adds them, by element), and of the output.
 void set_tolerances(Problem& p) {
   const AttentionRequirements& r = p.requirements;
   const int64_t q_end = p.q_width();
@@ -67,8 +67,9 @@ void set_tolerances(Problem& p) {
   // Weights are at most 1, and the largest is 1: a weight that underflows is off by this.
   p.roundings.smallest = half ? std::ldexp(1.0, -25) : 0;
   p.out_tolerance += v_max * p.roundings.smallest * p.batch.view.max_seq_len;
-  // Matrix units add products in groups and cut what they add; exp2 and log2 are approximations.
-  p.lse_tolerance *= 2;
+  // Matrix units add products in groups and cut what they add; exp2 and log2 are approximations;
+  // the sum may be one of the rounded weights.
+  p.lse_tolerance = 2 * p.lse_tolerance + p.roundings.unit;
 }
 
 RopeTable make_rope(const ConformanceRope& rope, int32_t positions) {

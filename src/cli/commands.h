@@ -40,6 +40,7 @@ struct ThroughputOptions {
   int32_t input_len = 128;      // tokens
   int32_t output_len = 128;     // tokens
   int32_t max_concurrency = 0;  // 0: all at once
+  bool profile = false;         // where the steps spend their time
   bool json = false;
 };
 int bench_throughput_command(const ThroughputOptions& options);
@@ -49,12 +50,38 @@ struct LatencyOptions {
   std::vector<int32_t> prompt_lens = {512};
   std::vector<int32_t> output_lens = {128};
   int32_t repetitions = 5;
+  // Not empty: steady decode of so many requests, each with input_lens tokens of context, for the
+  // first of output_lens.
+  std::vector<int32_t> batch_sizes;
+  std::vector<int32_t> input_lens = {1024};
+  bool profile = false;
   bool json = false;
 };
 int bench_latency_command(const LatencyOptions& options);
 
-// Measures what this machine can do: read bandwidth and FMA rate with the given number of threads.
+// Attention backends on batches of the batch grammar, against the ceilings of the same run.
+struct AttentionBenchOptions {
+  std::string device = "auto";
+  std::vector<std::string> batches = {"1q1s1k", "16q1s1k", "q2k", "q512_15q1s1k"};
+  std::vector<std::string> backends;  // NAME or NAME:SPLIT, also comma-separated; none: all
+  std::string split = "auto";         // of backends that name none
+  std::vector<int32_t> block_sizes = {16};
+  int32_t num_heads = 32;
+  int32_t num_kv_heads = 8;
+  int32_t head_dim = 128;
+  ModelDType dtype = ModelDType::kAuto;
+  KvCacheDType kv_cache_dtype = KvCacheDType::kAuto;
+  std::string cpu_isa = "auto";
+  int32_t threads = 0;
+  int32_t rounds = 5;
+  double seconds = 0.25;  // of device time for each backend on each batch, over all rounds
+  std::string json;       // a file, or - for stdout instead of the table
+};
+int bench_attention_command(const AttentionBenchOptions& options);
+
+// Measures what a device can do: read bandwidth, and the rate of f32 FMAs or of a matrix product.
 struct ProbeOptions {
+  std::string device = "auto";
   int32_t threads = 0;
   bool json = false;
 };

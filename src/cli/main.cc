@@ -15,6 +15,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/log.h"
@@ -56,6 +57,22 @@ void add_bytes(CLI::App* app, const std::string& name, int64_t& value, const std
       ->option_text("BYTES (512MiB, 2GiB, ...)");
 }
 
+void add_dtype_options(CLI::App* app, ModelDType& dtype, KvCacheDType& kv_cache_dtype) {
+  add_choice<ModelDType>(app, "--dtype", dtype,
+                         {{"auto", ModelDType::kAuto},
+                          {"float32", ModelDType::kFloat32},
+                          {"bfloat16", ModelDType::kBFloat16},
+                          {"float16", ModelDType::kFloat16}},
+                         "auto: weights as stored, on a GPU bfloat16; float32: exact mode on the "
+                         "CPU; bfloat16, float16: on a GPU");
+  add_choice<KvCacheDType>(app, "--kv-cache-dtype", kv_cache_dtype,
+                           {{"auto", KvCacheDType::kAuto},
+                            {"float32", KvCacheDType::kF32},
+                            {"float16", KvCacheDType::kF16},
+                            {"bfloat16", KvCacheDType::kBF16}},
+                           "type of cached keys and values");
+}
+
 void add_engine_options(CLI::App* app, EngineConfig& config) {
   app->add_option("-m,--model", config.model,
                   "GGUF file, or folder with config.json and safetensors")
@@ -66,19 +83,7 @@ void add_engine_options(CLI::App* app, EngineConfig& config) {
                           {"safetensors", LoadFormat::kSafetensors},
                           {"dummy", LoadFormat::kDummy}},
                          "dummy: random weights for a config.json alone");
-  add_choice<ModelDType>(app, "--dtype", config.dtype,
-                         {{"auto", ModelDType::kAuto},
-                          {"float32", ModelDType::kFloat32},
-                          {"bfloat16", ModelDType::kBFloat16},
-                          {"float16", ModelDType::kFloat16}},
-                         "auto: weights as stored, on a GPU bfloat16; float32: exact mode on the "
-                         "CPU; bfloat16, float16: on a GPU");
-  add_choice<KvCacheDType>(app, "--kv-cache-dtype", config.kv_cache_dtype,
-                           {{"auto", KvCacheDType::kAuto},
-                            {"float32", KvCacheDType::kF32},
-                            {"float16", KvCacheDType::kF16},
-                            {"bfloat16", KvCacheDType::kBF16}},
-                           "type of cached keys and values");
+  add_dtype_options(app, config.dtype, config.kv_cache_dtype);
   app->add_option("--device", config.device, "auto, cpu or cuda")->option_text("NAME");
   app->add_option("--attention-backend", config.attention_backend,
                   "auto, or a name from `tenon backends`")
@@ -167,6 +172,7 @@ struct Options {
   ChatOptions chat;
   ThroughputOptions throughput;
   LatencyOptions latency;
+  AttentionBenchOptions attention_bench;
   ProbeOptions probe;
   BackendsOptions backends;
   InspectOptions inspect;
@@ -184,6 +190,95 @@ void add_common_options(CLI::App* command, Options& options) {
   command->add_option("--log-level", options.log_level, "debug, info, warning, error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->option_text("LEVEL");
+}
+
+void define_bench_commands(CLI::App& app, Options& options) {
+  CLI::App* bench = app.add_subcommand("bench", "measurements");
+  bench->require_subcommand(1);
+  CLI::App* throughput = add_command(*bench, "throughput", "many requests at once");
+  add_common_options(throughput, options);
+  add_engine_options(throughput, options.throughput.engine);
+  throughput->add_option("--num-prompts", options.throughput.num_prompts, "requests")
+      ->check(CLI::Range(1, 1 << 30));
+  throughput->add_option("--input-len", options.throughput.input_len, "tokens in")
+      ->check(CLI::Range(1, 1 << 30));
+  throughput->add_option("--output-len", options.throughput.output_len, "tokens out")
+      ->check(CLI::Range(1, 1 << 30));
+  throughput->add_option("--max-concurrency", options.throughput.max_concurrency, "0: all at once")
+      ->check(CLI::NonNegativeNumber);
+  throughput->add_flag("--profile", options.throughput.profile,
+                       "where the steps spend their time (no graphs)");
+  throughput->add_flag("--json", options.throughput.json, "print JSON");
+  CLI::App* latency =
+      add_command(*bench, "latency", "rates of a single request, or steps of a steady batch");
+  add_common_options(latency, options);
+  add_engine_options(latency, options.latency.engine);
+  latency->add_option("--prompt-len", options.latency.prompt_lens, "prefill lengths")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::Range(1, 1 << 30));
+  latency->add_option("--output-len", options.latency.output_lens, "decode lengths")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::Range(1, 1 << 30));
+  latency->add_option("-r,--repetitions", options.latency.repetitions, "samples of each")
+      ->check(CLI::Range(1, 1 << 30));
+  latency
+      ->add_option("--batch-size", options.latency.batch_sizes,
+                   "instead: steady decode of so many requests at once")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::Range(1, 65536))
+      ->option_text("N ...");
+  latency->add_option("--input-len", options.latency.input_lens, "their context in tokens")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::Range(1, 1 << 30))
+      ->option_text("N ...");
+  latency->add_flag("--profile", options.latency.profile,
+                    "where the steps spend their time (no graphs)");
+  latency->add_flag("--json", options.latency.json, "print JSON");
+  CLI::App* probe = add_command(*bench, "probe", "ceilings: read bandwidth, FMA or matrix rate");
+  add_common_options(probe, options);
+  probe->add_option("--device", options.probe.device, "auto, cpu or cuda")->option_text("NAME");
+  probe->add_option("-t,--threads", options.probe.threads, "0: one per physical core")
+      ->check(CLI::Range(0, 1024));
+  probe->add_flag("--json", options.probe.json, "print JSON");
+
+  AttentionBenchOptions& attention = options.attention_bench;
+  CLI::App* kernels =
+      add_command(*bench, "attention", "attention backends on batches, against the ceilings");
+  add_common_options(kernels, options);
+  kernels->add_option("--device", attention.device, "auto, cpu or cuda")->option_text("NAME");
+  kernels->add_option("--batch", attention.batches, "batches: 2q2k_32q1s8k, 64q1s1k, ...")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->option_text("BATCH ...");
+  kernels
+      ->add_option("--backends", attention.backends,
+                   "NAME or NAME:SPLIT, also separated by commas; all that run on the device")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->option_text("NAME ...");
+  kernels->add_option("--split", attention.split, "of backends that name none")
+      ->check(CLI::IsMember({"auto", "unified", "split"}))
+      ->option_text("{auto,unified,split}");
+  kernels->add_option("--block-size", attention.block_sizes, "tokens per KV block")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::Range(1, 4096))
+      ->option_text("N ...");
+  for (const auto& [name, value, help] :
+       {std::tuple("--num-heads", &attention.num_heads, "query heads"),
+        std::tuple("--num-kv-heads", &attention.num_kv_heads, "heads of keys and values"),
+        std::tuple("--head-dim", &attention.head_dim, "features a head"),
+        std::tuple("--rounds", &attention.rounds, "turns that the backends take")}) {
+    kernels->add_option(name, *value, help)->check(CLI::Range(1, 65536))->option_text("N");
+  }
+  add_dtype_options(kernels, attention.dtype, attention.kv_cache_dtype);
+  kernels->add_option("--cpu-isa", attention.cpu_isa, "auto, portable, avx2 or avx512")
+      ->option_text("NAME");
+  kernels->add_option("-t,--threads", attention.threads, "0: one per physical core")
+      ->check(CLI::Range(0, 1024))
+      ->option_text("N");
+  kernels->add_option("--seconds", attention.seconds, "for each backend and batch")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->option_text("X");
+  kernels->add_option("--json", attention.json, "write JSON; - prints it instead of the table")
+      ->option_text("FILE");
 }
 
 void define_commands(CLI::App& app, Options& options) {
@@ -233,38 +328,7 @@ void define_commands(CLI::App& app, Options& options) {
   add_sampling_options(chat, options.chat.sampling);
   chat->add_option("--system", options.chat.system, "system message")->option_text("TEXT");
 
-  CLI::App* bench = app.add_subcommand("bench", "measurements");
-  bench->require_subcommand(1);
-  CLI::App* throughput = add_command(*bench, "throughput", "many requests at once");
-  add_common_options(throughput, options);
-  add_engine_options(throughput, options.throughput.engine);
-  throughput->add_option("--num-prompts", options.throughput.num_prompts, "requests")
-      ->check(CLI::Range(1, 1 << 30));
-  throughput->add_option("--input-len", options.throughput.input_len, "tokens in")
-      ->check(CLI::Range(1, 1 << 30));
-  throughput->add_option("--output-len", options.throughput.output_len, "tokens out")
-      ->check(CLI::Range(1, 1 << 30));
-  throughput->add_option("--max-concurrency", options.throughput.max_concurrency, "0: all at once")
-      ->check(CLI::NonNegativeNumber);
-  throughput->add_flag("--json", options.throughput.json, "print JSON");
-  CLI::App* latency =
-      add_command(*bench, "latency", "prefill and decode rates of a single request");
-  add_common_options(latency, options);
-  add_engine_options(latency, options.latency.engine);
-  latency->add_option("--prompt-len", options.latency.prompt_lens, "prefill lengths")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::Range(1, 1 << 30));
-  latency->add_option("--output-len", options.latency.output_lens, "decode lengths")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::Range(1, 1 << 30));
-  latency->add_option("-r,--repetitions", options.latency.repetitions, "samples of each")
-      ->check(CLI::Range(1, 1 << 30));
-  latency->add_flag("--json", options.latency.json, "print JSON");
-  CLI::App* probe = add_command(*bench, "probe", "read bandwidth and FMA rate of this machine");
-  add_common_options(probe, options);
-  probe->add_option("-t,--threads", options.probe.threads, "0: one per physical core")
-      ->check(CLI::Range(0, 1024));
-  probe->add_flag("--json", options.probe.json, "print JSON");
+  define_bench_commands(app, options);
 
   CLI::App* backends =
       add_command(app, "backends", "attention backends: which can serve a model, and why not");
@@ -343,6 +407,9 @@ int run_selected(CLI::App& app, Options& options) {
     return chat_command(options.chat);
   }
   if (CLI::App* bench = app.get_subcommand("bench"); app.got_subcommand(bench)) {
+    if (bench->got_subcommand("attention")) {
+      return bench_attention_command(options.attention_bench);
+    }
     if (bench->got_subcommand("probe")) return bench_probe_command(options.probe);
     if (bench->got_subcommand("latency")) {
       if (const Status status = with_model(options.latency.engine); !status.ok())
