@@ -93,13 +93,12 @@ CudaError launch_fa3(const AttentionArgs& args, const Fa3Plan& plan, Stream stre
                            kHeadDim),
        args.lse,
        fi::get_lse_gmem_layout(plan.num_tokens, args.num_q_heads)});
-  const int works = plan.num_tiles * args.num_q_heads;
-  typename Scheduler::Params scheduler{plan.rows,
-                                       plan.tiles,
+  const int works = plan.num_tiles * plan.heads_per_tile;
+  typename Scheduler::Params scheduler{plan.tiles,
                                        plan.counter,
                                        works,
                                        works + plan.total_blocks - 1,
-                                       cutlass::FastDivmod(args.num_q_heads),
+                                       cutlass::FastDivmod(plan.heads_per_tile),
                                        cutlass::FastDivmod(group)};
 
   auto* const kernel = fi::PrefillWithKVCacheKernel<Mainloop,

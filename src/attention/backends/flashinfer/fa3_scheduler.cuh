@@ -1,17 +1,17 @@
 // How the thread blocks of FlashInfer's Hopper kernel share out their work: a tile scheduler for
 // its `TileScheduler` parameter.
 //
-// Work w is query tile w / heads of the plan for query head w % heads. The plan lists tiles heaviest
-// first, and every block draws its next index from a counter in device memory, so that the
-// makespan is that of greedy longest-first scheduling, while the host writes one entry a tile
+// Work w is entry w / heads of the plan for its query head w % heads. The plan lists the heaviest
+// tiles first, and every block draws its next index from a counter in device memory, so that the
+// makespan is about that of greedy longest-first scheduling, while the host writes one entry a tile
 // instead of one a tile, head and block. Several launches may draw from one counter; the block that
 // makes the last draw of all sets it back to 0 for the next layer.
 //
-// Protocol inside a block: the producer draws an index while the consumers still compute, leaves it
-// in one of two slots and arrives on one of two named barriers; consumers wait there. Two are
-// enough: the producer's load of work n + 1 waits until a consumer has begun work n + 1
-// (barrier_O), which it can only after all of them have picked n + 1 up. Works without keys would
-// break this, hence a plan must not hold any.
+// Protocol inside a block: the producer draws while the consumers still compute (before it waits for
+// room for the last values), leaves the index in one of two slots and arrives on one of two named
+// barriers; consumers wait there. Two are enough: the producer's load of work n + 1 waits until a
+// consumer has begun work n + 1 (barrier_O), which it can only after all of them have picked n + 1
+// up. Works without keys would break this, hence a plan must not hold any.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -29,12 +29,11 @@ namespace tenon::flashinfer {
 template <int kProducers, int kConsumers, int kSlots>
 struct DrawingTileScheduler {
   struct Params {
-    const Fa3Row* rows;
     const Fa3Tile* tiles;
     int* counter;
     int num_works;
     int last_draw;  // value of the counter at the last draw of all blocks
-    cutlass::FastDivmod num_heads;
+    cutlass::FastDivmod heads_per_tile;
     cutlass::FastDivmod group;
   };
 
@@ -44,41 +43,35 @@ struct DrawingTileScheduler {
     CUTLASS_DEVICE bool is_valid(Params const& params) const { return work < params.num_works; }
 
     CUTLASS_DEVICE auto get_block_coord(Params const& params) const {
-      int tile_index;
+      int index;
       int head;
-      params.num_heads(tile_index, head, work);
-      const Fa3Tile tile = params.tiles[tile_index];
-      const Fa3Row row = params.rows[tile.row];
-      return cute::tuple{tile.tile,    head,      params.group.divide(head), row.q_begin,
-                         row.kv_begin, row.q_len, row.kv_len,                tile.row};
+      params.heads_per_tile(index, head, work);
+      const int4* const entry = reinterpret_cast<const int4*>(params.tiles + index);
+      const int4 first = entry[0];   // tile, head_begin, q_begin, kv_begin
+      const int4 second = entry[1];  // q_len, kv_len, row
+      head += first.y;
+      return cute::tuple{first.x, head,     params.group.divide(head), first.z,
+                         first.w, second.x, second.y,                  second.z};
     }
   };
 
   CUTLASS_DEVICE DrawingTileScheduler() {}
 
   CUTLASS_DEVICE WorkTileInfo get_initial_work(Params const& params) {
-    if (threadIdx.x < cutlass::NumThreadsPerWarpGroup) {
-      draw(params);
-      ++generation_;
-      return {drawn_};
-    }
-    return {receive()};
+    return {threadIdx.x < cutlass::NumThreadsPerWarpGroup ? send(params) : receive()};
   }
 
   CUTLASS_DEVICE void init_consumer() {}
-  CUTLASS_DEVICE void prefetch_next_work(Params const&, WorkTileInfo&) {}
-  // No parameters reach this one; the draw happens in get_next_work, which follows at once.
+  CUTLASS_DEVICE void prefetch_next_work(Params const& params, WorkTileInfo&) {
+    // Nothing here may need the result: it is on its way while the last values load.
+    if (threadIdx.x == 0) drawn_ = atomicAdd(params.counter, 1);
+    has_drawn_ = true;
+  }
   CUTLASS_DEVICE void broadcast_next_work(WorkTileInfo&) {}
 
   template <bool is_producer = false>
   CUTLASS_DEVICE WorkTileInfo get_next_work(Params const& params, WorkTileInfo const&) {
-    if constexpr (is_producer) {
-      draw(params);
-      ++generation_;
-      return {drawn_};
-    } else {
-      return {receive()};
-    }
+    return {is_producer ? send(params) : receive()};
   }
 
  private:
@@ -96,27 +89,24 @@ struct DrawingTileScheduler {
                                   : cutlass::arch::ReservedNamedBarriers::StreamkBarrier1;
   }
 
-  CUTLASS_DEVICE void draw(Params const& params) {
-    int* slot = slots() + (generation_ & 1);
+  CUTLASS_DEVICE int send(Params const& params) {
+    int* const slot = slots() + (generation_ & 1);
+    int work = 0;
+    if (threadIdx.x == 0) {
+      work = has_drawn_ ? drawn_ : atomicAdd(params.counter, 1);
+      if (work == params.last_draw) *params.counter = 0;
+      *slot = work;
+    }
+    has_drawn_ = false;
     if constexpr (kProducers == cutlass::NumThreadsPerWarp) {
-      int work = 0;
-      if (threadIdx.x % cutlass::NumThreadsPerWarp == 0) {
-        work = next(params);
-        *slot = work;
-      }
-      drawn_ = __shfl_sync(0xffffffffU, work, 0);
+      work = __shfl_sync(0xffffffffU, work, 0);
       __syncwarp();
     } else {
-      if (threadIdx.x == 0) *slot = next(params);
       producers_sync();
-      drawn_ = *slot;
+      work = *slot;
     }
     cutlass::arch::NamedBarrier::arrive(kProducers + kConsumers, full());
-  }
-
-  static CUTLASS_DEVICE int next(Params const& params) {
-    const int work = atomicAdd(params.counter, 1);
-    if (work == params.last_draw) *params.counter = 0;
+    ++generation_;
     return work;
   }
 
@@ -129,6 +119,7 @@ struct DrawingTileScheduler {
 
   int generation_ = 0;
   int drawn_ = 0;
+  bool has_drawn_ = false;
 };
 
 }  // namespace tenon::flashinfer

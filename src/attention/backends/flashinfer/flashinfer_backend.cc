@@ -122,8 +122,8 @@ class FlashinferBackend final : public AttentionBackend {
   std::array<Slot, kMetadataRing> slots_;
   size_t next_slot_ = 0;
   std::unique_ptr<KvBlockMover> mover_;
-  // Takes the FA3 blocks that wait for decode to free their SMs.
-  cudaStream_t late_stream_ = nullptr;
+  // Between the side stream and the stream of all work in priority.
+  cudaStream_t decode_stream_ = nullptr;
   cudaEvent_t fork_ = nullptr, join_ = nullptr;
 };
 
@@ -188,7 +188,7 @@ FlashinferBackend::FlashinferBackend(const BackendContext& context)
 FlashinferBackend::~FlashinferBackend() {
   if (join_ != nullptr) (void)cudaEventDestroy(join_);
   if (fork_ != nullptr) (void)cudaEventDestroy(fork_);
-  if (late_stream_ != nullptr) (void)cudaStreamDestroy(late_stream_);
+  if (decode_stream_ != nullptr) (void)cudaStreamDestroy(decode_stream_);
 }
 
 std::vector<std::string> FlashinferBackend::check(const AttentionRequirements& wanted) const {
@@ -245,12 +245,12 @@ Status FlashinferBackend::prepare(const AttentionLimits& limits) {
   }
   planner_ = std::make_unique<Planner>(shape_, limits);
   mover_ = std::make_unique<KvBlockMover>(device_);
-  if (late_stream_ == nullptr) {
+  if (decode_stream_ == nullptr) {
     int least = 0;
     int greatest = 0;
     TENON_RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    TENON_RETURN_IF_CUDA_ERROR(
-        cudaStreamCreateWithPriority(&late_stream_, cudaStreamNonBlocking, least));
+    TENON_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&decode_stream_, cudaStreamNonBlocking,
+                                                            (least + greatest) / 2));
     TENON_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&fork_, cudaEventDisableTiming));
     TENON_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&join_, cudaEventDisableTiming));
   }
@@ -310,39 +310,38 @@ void FlashinferBackend::run(const LayerArgs& layer, const Plan& plan) {
   finish_fa3(layer.paged, plan);
 }
 
-// Decode on the side stream, which has priority, prefill on the others. The blocks of FA3 that
-// start ahead of it keep their SMs until all prefill is done; decode takes the rest, and as its
-// blocks end, more of FA3's follow.
+// Three streams by priority. The blocks of FA3 that start first keep their SMs until all prefill is
+// done; decode takes the others, and as its blocks end, more of FA3's follow.
 void FlashinferBackend::side_by_side(const LayerArgs& layer, const Plan& plan) {
   const cudaStream_t stream = device_->stream();
   device_->note(cudaEventRecord(fork_, stream), "fork");
-  device_->note(cudaStreamWaitEvent(late_stream_, fork_, 0), "fork");
+  device_->note(cudaStreamWaitEvent(decode_stream_, fork_, 0), "fork");
   device_->fork_side();
 
   Fa3Plan ahead = fa3_plan(plan, plan.fa3[0]);
   Fa3Plan rest = ahead;
   ahead.num_blocks = plan.fa3_ahead;
   rest.num_blocks = shape_.num_sms - plan.fa3_ahead;
-  run_fa3(layer, ahead, plan.fa3[0].keys, stream);
+  run_fa3(layer, ahead, plan.fa3[0].keys, device_->side_stream());
   for (size_t i = 0; i < plan.num_block_launches; ++i) {
-    run_blocks(layer.paged, plan, plan.blocks[i], device_->side_stream());
+    run_blocks(layer.paged, plan, plan.blocks[i], decode_stream_);
   }
-  run_fa3(layer, rest, plan.fa3[0].keys, late_stream_);
+  run_fa3(layer, rest, plan.fa3[0].keys, stream);
   for (size_t i = 1; i < plan.num_fa3_launches; ++i) {
-    run_fa3(layer, fa3_plan(plan, plan.fa3[i]), plan.fa3[i].keys, late_stream_);
+    run_fa3(layer, fa3_plan(plan, plan.fa3[i]), plan.fa3[i].keys, stream);
   }
 
   device_->join_side();
-  device_->note(cudaEventRecord(join_, late_stream_), "join");
+  device_->note(cudaEventRecord(join_, decode_stream_), "join");
   device_->note(cudaStreamWaitEvent(stream, join_, 0), "join");
 }
 
 Fa3Plan FlashinferBackend::fa3_plan(const Plan& plan, const Fa3Launch& launch) const {
   Fa3Plan result;
-  result.rows = at<flashinfer::Fa3Row>(launch.rows);
   result.tiles = at<flashinfer::Fa3Tile>(launch.tiles);
   result.counter = const_cast<int32_t*>(at<int32_t>(launch.counter));
   result.num_tiles = launch.num_tiles;
+  result.heads_per_tile = launch.heads_per_tile;
   result.total_blocks = shape_.num_sms;
   result.num_blocks = shape_.num_sms;
   result.num_tokens = plan.num_tokens;

@@ -71,25 +71,26 @@ BlockKernel find_fa2(DType dtype, int32_t head_dim, int32_t tile);
 // Groups: query heads per KV head. Null: not built.
 BlockKernel find_cuda_core_decode(DType dtype, int32_t head_dim, int32_t group);
 
-// A row of FA3's work.
-struct Fa3Row {
+// A tile of queries and the query heads [head_begin, head_begin + Fa3Plan::heads_per_tile). Device
+// format, read with two loads.
+struct alignas(16) Fa3Tile {
+  int32_t tile = 0;
+  int32_t head_begin = 0;
   int32_t q_begin = 0;   // token
   int32_t kv_begin = 0;  // paged: into page_indices; ragged: token
   int32_t q_len = 0;
   int32_t kv_len = 0;
-};
-struct Fa3Tile {
   int32_t row = 0;
-  int32_t tile = 0;
+  int32_t reserved = 0;
 };
 
-// Work of the FA3 kernels: tiles of queries, heaviest first, each for every query head; the thread
-// blocks draw from a common counter.
+// Work of the FA3 kernels: tiles of queries, those that share keys together and the heaviest first;
+// the thread blocks draw from a common counter.
 struct Fa3Plan {
-  const Fa3Row* rows = nullptr;
   const Fa3Tile* tiles = nullptr;
   int32_t* counter = nullptr;  // 0; the last block sets it back to 0
   int32_t num_tiles = 0;
+  int32_t heads_per_tile = 0;
   int32_t total_blocks = 0;               // of all launches that draw from this counter
   int32_t num_blocks = 0;                 // of this one
   int32_t num_tokens = 0;                 // of q (and of k and v when ragged)

@@ -13,16 +13,22 @@ namespace {
 
 // Measured on an H200. They decide between plans that are all correct.
 constexpr double kBytesPerSecond = 4.5e12;  // read by all blocks together
-constexpr double kMergeSeconds = 2.5e-6;
-constexpr double kMergePartialSeconds = 1e-7;
+constexpr double kCudaCoreBytes = 1.16e13;  // by CUDA cores, for one query head a KV head
+constexpr double kStartSeconds = 4.7e-6;    // FA2: launch, page table, first keys
+constexpr double kCudaCoreStartSeconds = 1.7e-6;
+constexpr double kMergeSeconds = 3.3e-6;
+constexpr double kMergePartialSeconds = 6e-8;
 constexpr double kFa2Flops = 3.1e14;
-constexpr double kFa3PagedFlops = 4.9e14;
-constexpr double kFa3RaggedFlops = 5.8e14;
+constexpr double kFa3PagedFlops = 5e14;
+constexpr double kFa3RaggedFlops = 6.8e14;
 constexpr double kFa3TileSeconds = 2e-6;  // start and end of a work tile
 // With less work than this on either side, streams cost more than running side by side saves.
 constexpr double kWorthForking = 1e-5;
 // What it costs the host to launch a layer without a graph: a graph may be slower by less.
 constexpr double kGraphWorth = 2e-5;
+constexpr int32_t kGraphKeys = 2048;
+// Keys and values that blocks running at the same time should share in L2.
+constexpr int64_t kSharedBytes = 8 << 20;
 
 constexpr int64_t kAlignment = 16;
 
@@ -31,9 +37,10 @@ int32_t ceil_div(int64_t value, int64_t by) {
 }
 
 // Seconds that one block takes for kKeyTile keys when it does not wait for others.
-double key_tile_seconds(bool cuda_core, bool decode) {
-  if (cuda_core) return 5e-6;
-  return decode ? 1.6e-6 : 7.2e-6;
+double key_tile_seconds(const PlanShape& shape, bool cuda_core, bool decode) {
+  const double size = shape.head_dim / 128.0;
+  if (cuda_core) return 1.35e-6 * shape.group() * size;
+  return decode ? 1.6e-6 * (0.4 + 0.6 * size) : 7.2e-6 * size;
 }
 
 // The tile that FlashInfer's authors chose for an average of `packed` rows of (token, head).
@@ -111,15 +118,16 @@ ChunkingCosts chunking_costs(const PlanShape& shape,
     decode = decode && row.q_len <= 1 && row.tiles <= 1;
   }
   const int64_t resident = resident_blocks(shape, cuda_core);
-  const double unit = key_tile_seconds(cuda_core, decode);
+  const double unit = key_tile_seconds(shape, cuda_core, decode);
   // What memory or tensor cores take for all of it.
+  const double bytes = double(keys) * double(shape.key_bytes()) * shape.num_kv_heads;
   const double together =
-      std::max(double(keys) * double(shape.key_bytes()) * shape.num_kv_heads / kBytesPerSecond,
-               flops * shape.num_q_heads / kFa2Flops);
+      cuda_core ? bytes / std::min(kBytesPerSecond, kCudaCoreBytes / shape.group())
+                : std::max(bytes / kBytesPerSecond, flops * shape.num_q_heads / kFa2Flops);
   // A block alone is bound by latency, all of them together by that; near both limits by both.
   const auto launch_seconds = [&](int32_t units) {
     const double latency = unit * std::max(double(units), double(key_tiles) / double(resident));
-    return std::hypot(latency, together);
+    return (cuda_core ? kCudaCoreStartSeconds : kStartSeconds) + std::hypot(latency, together);
   };
   const int32_t max_units = ceil_div(max_len, kKeyTile);
   ChunkingCosts costs;
@@ -175,9 +183,9 @@ PlanCapacity plan_capacity(const PlanShape& shape, const AttentionLimits& limits
                          (3 * piece(4 * blocks) + piece(blocks) + piece(4) + piece(4 * (rows + 1)) +
                           piece(4 * (tokens + 1)));
   if (shape.fa3) {
-    capacity.plan_bytes += static_cast<int64_t>(Plan::kMaxFa3Launches) *
-                           (piece(static_cast<int64_t>(sizeof(Fa3Row)) * rows) +
-                            piece(static_cast<int64_t>(sizeof(Fa3Tile)) * fa3_tiles) + piece(4));
+    capacity.plan_bytes +=
+        static_cast<int64_t>(Plan::kMaxFa3Launches) *
+        (static_cast<int64_t>(sizeof(Fa3Tile)) * fa3_tiles * shape.num_kv_heads + piece(4));
   }
   // Cut decode rows have a partial a block; cut prefill tiles, which all run at once, one for each
   // of their tokens. Outputs whose rows are not dense pass through here, too.
@@ -189,6 +197,7 @@ PlanCapacity plan_capacity(const PlanShape& shape, const AttentionLimits& limits
 
 Planner::Planner(const PlanShape& shape, const AttentionLimits& limits) : shape_(shape) {
   rows_.reserve(static_cast<size_t>(limits.max_num_seqs));
+  graph_rows_.reserve(static_cast<size_t>(limits.max_num_seqs));
   order_.reserve(static_cast<size_t>(limits.max_num_seqs));
 }
 
@@ -331,18 +340,29 @@ Status Planner::add_decode(const BatchView& batch,
   bool single = launch.num_tokens == launch.num_rows;
   for (int32_t row = rows.begin; single && row < rows.end; ++row)
     single = batch.query_len(row) == 1;
-  launch.cuda_core =
-      single && shape_.cuda_core &&
-      (shape_.split == AttentionSplit::kSplit || launch.num_rows <= shape_.max_cuda_core_rows);
   launch.tile = choose_tile(ceil_div(int64_t{launch.num_tokens} * shape_.group(), launch.num_rows),
                             shape_.head_dim);
+  launch.cuda_core = single && shape_.cuda_core && shape_.split == AttentionSplit::kSplit;
   gather(batch, launch);
+  const bool either = single && shape_.cuda_core && shape_.split == AttentionSplit::kAuto;
+  const auto fastest = [&] {
+    Chunking best = choose_chunking(shape_, launch.cuda_core, rows_);
+    if (!either) return best;
+    const Chunking other = choose_chunking(shape_, true, rows_);
+    launch.cuda_core = other.seconds < best.seconds;
+    return launch.cuda_core ? other : best;
+  };
 
-  Chunking chunking = choose_chunking(shape_, launch.cuda_core, rows_);
+  Chunking chunking = fastest();
   if (graph != nullptr) {
-    // Decided by the number of rows: cut when they leave half of the machine idle.
+    // Kernel and grid are those for rows of a usual length, since they depend on their number
+    // alone.
+    rows_.swap(graph_rows_);
+    rows_.assign(static_cast<size_t>(launch.num_rows), ChunkingRow{1, 1, kGraphKeys});
+    launch.cuda_core = launch.cuda_core && !either;
+    const bool cut = fastest().split;
+    rows_.swap(graph_rows_);
     const int32_t resident = resident_blocks(shape_, launch.cuda_core);
-    const bool cut = 2 * launch.num_rows <= resident;
     launch.num_blocks = cut ? std::max(resident / 2, 2 * launch.num_rows) : launch.num_rows;
     const ChunkingCosts costs = chunking_costs(shape_, launch.cuda_core, rows_, launch.num_blocks);
     const Chunking& fixed = cut ? costs.cut : costs.whole;
@@ -452,32 +472,46 @@ void Planner::add_fa3(const BatchView& batch, Rows rows, Fa3Keys keys, Writer& w
   launch.first_token = batch.query_start_loc[static_cast<size_t>(rows.begin)];
   launch.num_tokens = batch.query_start_loc[static_cast<size_t>(rows.end)] - launch.first_token;
   order_.clear();
+  int32_t tiles = 0;
+  int32_t max_len = 1;
   for (int32_t row = rows.begin; row < rows.end; ++row) {
+    if (batch.query_len(row) == 0) continue;
     order_.push_back(row);
-    launch.num_tiles += ceil_div(batch.query_len(row), tile);
+    tiles += ceil_div(batch.query_len(row), tile);
+    max_len = std::max(max_len, batch.seq_lens[static_cast<size_t>(row)]);
   }
-  if (launch.num_tiles == 0) return;
+  if (tiles == 0) return;
   std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
     const int32_t keys_a = batch.seq_lens[static_cast<size_t>(a)];
     const int32_t keys_b = batch.seq_lens[static_cast<size_t>(b)];
     return keys_a != keys_b ? keys_a > keys_b : a < b;
   });
 
-  auto* table = writer.take<Fa3Row>(launch.num_rows, launch.rows);
-  auto* tiles = writer.take<Fa3Tile>(launch.num_tiles, launch.tiles);
+  // Row by row and, when rows are long, some KV heads at a time, so that the blocks of a time share
+  // keys in L2; then the tiles with the most keys first, and short rows last.
+  int32_t kv_heads = shape_.num_kv_heads;
+  for (int32_t parts = 2; kv_heads * max_len * shape_.key_bytes() > kSharedBytes && kv_heads > 1;
+       ++parts) {
+    if (shape_.num_kv_heads % parts == 0) kv_heads = shape_.num_kv_heads / parts;
+  }
+  launch.heads_per_tile = kv_heads * shape_.group();
+  launch.num_tiles = tiles * (shape_.num_kv_heads / kv_heads);
+  auto* const table = writer.take<Fa3Tile>(launch.num_tiles, launch.tiles);
   *writer.take<int32_t>(1, launch.counter) = 0;
-  // Row by row, so that the blocks of a time share keys in L2; within a row the tiles with the most
-  // keys first, and short rows last.
   int32_t next = 0;
   for (const int32_t row : order_) {
     const auto r = static_cast<size_t>(row);
-    Fa3Row& entry = table[row - rows.begin];
+    Fa3Tile entry;
     entry.q_begin = batch.query_start_loc[r];
     entry.kv_begin = keys == Fa3Keys::kRagged ? batch.query_start_loc[r] : batch.page_indptr[r];
     entry.q_len = batch.query_len(row);
     entry.kv_len = batch.seq_lens[r];
-    for (int32_t t = ceil_div(entry.q_len, tile) - 1; t >= 0; --t) {
-      tiles[next++] = {row - rows.begin, t};
+    entry.row = row - rows.begin;
+    for (int32_t head = 0; head < shape_.num_q_heads; head += launch.heads_per_tile) {
+      entry.head_begin = head;
+      for (entry.tile = ceil_div(entry.q_len, tile) - 1; entry.tile >= 0; --entry.tile) {
+        table[next++] = entry;
+      }
     }
   }
   plan_.fa3[plan_.num_fa3_launches++] = launch;

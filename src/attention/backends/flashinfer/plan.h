@@ -35,9 +35,7 @@ struct PlanShape {
   bool cuda_core = false;  // the CUDA-core decode kernel serves this group
   bool fa3 = false;        // the Hopper kernels serve this head size and element type
   AttentionSplit split = AttentionSplit::kAuto;
-  // Preferences, from measurements on an H200.
-  int32_t max_cuda_core_rows = 0;  // up to so many decode rows the CUDA-core kernel is faster
-  int32_t max_fa3_ahead = 64;      // SMs that prefill may keep from concurrent decode
+  int32_t max_fa3_ahead = 64;  // SMs that prefill may keep from concurrent decode
 
   [[nodiscard]] int32_t group() const { return num_q_heads / num_kv_heads; }
   [[nodiscard]] int64_t key_bytes() const { return int64_t{2} * head_dim * element_bytes; }
@@ -66,7 +64,8 @@ struct Fa3Launch {
   int32_t first_token = 0;
   int32_t num_tokens = 0;
   int32_t num_tiles = 0;
-  int64_t rows = 0, tiles = 0, counter = 0;  // offsets in bytes
+  int32_t heads_per_tile = 0;
+  int64_t tiles = 0, counter = 0;  // offsets in bytes
 };
 
 struct Plan {
@@ -141,7 +140,8 @@ class Planner {
   const PlanShape shape_;
   Plan plan_;
   std::vector<ChunkingRow> rows_;  // of the launch being planned
-  std::vector<int32_t> order_;     // rows, most keys first
+  std::vector<ChunkingRow> graph_rows_;
+  std::vector<int32_t> order_;  // rows, most keys first
 };
 
 }  // namespace tenon::flashinfer

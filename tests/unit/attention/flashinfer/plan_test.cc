@@ -115,31 +115,39 @@ void expect_blocks_cover(const Planned& planned,
   }
 }
 
-void expect_fa3_covers(const Planned& planned, const BatchView& batch, const Fa3Launch& launch) {
-  std::map<int32_t, std::set<int32_t>> seen;
+// Each query tile of each row must be computed once for each head.
+void expect_fa3_covers(const Planned& planned,
+                       const PlanShape& shape,
+                       const BatchView& batch,
+                       const Fa3Launch& launch) {
+  std::set<std::tuple<int32_t, int32_t, int32_t>> seen;
+  const bool ragged = launch.keys == Fa3Keys::kRagged;
   for (int32_t i = 0; i < launch.num_tiles; ++i) {
     const Fa3Tile& tile = planned.at<Fa3Tile>(launch.tiles)[i];
     ASSERT_GE(tile.row, 0);
     ASSERT_LT(tile.row, launch.num_rows);
-    EXPECT_TRUE(seen[tile.row].insert(tile.tile).second);
-  }
-  for (int32_t r = 0; r < launch.num_rows; ++r) {
-    const auto row = static_cast<size_t>(launch.first_row + r);
-    const int32_t q_len = batch.query_len(launch.first_row + r);
-    EXPECT_EQ(seen[r].size(), static_cast<size_t>((q_len + 127) / 128));
-    if (q_len == 0) continue;
-    const Fa3Row& entry = planned.at<Fa3Row>(launch.rows)[r];
-    EXPECT_EQ(entry.q_begin, batch.query_start_loc[row]);
-    EXPECT_EQ(entry.q_len, q_len);
-    EXPECT_EQ(entry.kv_len, batch.seq_lens[row]);
-    EXPECT_GT(entry.kv_len, 0);
-    const bool ragged = launch.keys == Fa3Keys::kRagged;
-    EXPECT_EQ(entry.kv_begin, ragged ? batch.query_start_loc[row] : batch.page_indptr[row]);
+    EXPECT_EQ(tile.head_begin % shape.group(), 0);
+    for (int32_t head = tile.head_begin; head < tile.head_begin + launch.heads_per_tile; ++head) {
+      EXPECT_TRUE(seen.emplace(tile.row, tile.tile, head).second);
+    }
+    const int32_t row = launch.first_row + tile.row;
+    const auto r = static_cast<size_t>(row);
+    EXPECT_LT(tile.tile * 128, batch.query_len(row));
+    EXPECT_EQ(tile.q_begin, batch.query_start_loc[r]);
+    EXPECT_EQ(tile.q_len, batch.query_len(row));
+    EXPECT_EQ(tile.kv_len, batch.seq_lens[r]);
+    EXPECT_GT(tile.kv_len, 0);
+    EXPECT_EQ(tile.kv_begin, ragged ? batch.query_start_loc[r] : batch.page_indptr[r]);
     // Contiguous keys are those of this step: nothing may lie before them.
     if (ragged) {
-      EXPECT_EQ(entry.kv_len, q_len);
+      EXPECT_EQ(tile.kv_len, tile.q_len);
     }
   }
+  size_t expected = 0;
+  for (int32_t r = 0; r < launch.num_rows; ++r) {
+    expected += static_cast<size_t>((batch.query_len(launch.first_row + r) + 127) / 128);
+  }
+  EXPECT_EQ(seen.size(), expected * static_cast<size_t>(shape.num_q_heads));
   EXPECT_EQ(*planned.at<int32_t>(launch.counter), 0);
 }
 
@@ -157,7 +165,7 @@ void expect_valid(const Planned& planned, const PlanShape& shape, const BatchVie
   }
   for (size_t i = 0; i < plan.num_fa3_launches; ++i) {
     serve(plan.fa3[i].first_row, plan.fa3[i].num_rows);
-    expect_fa3_covers(planned, batch, plan.fa3[i]);
+    expect_fa3_covers(planned, shape, batch, plan.fa3[i]);
   }
   for (int32_t row = 0; row < batch.num_rows(); ++row) {
     EXPECT_EQ(served[static_cast<size_t>(row)], batch.query_len(row) == 0 ? 0 : 1) << "row " << row;
@@ -199,7 +207,6 @@ TEST(FlashinferPlan, RandomBatchesStayWithinTheWorstCase) {
     std::tie(shape.num_q_heads, shape.num_kv_heads) = heads[draw(0, 5)];
     shape.cuda_core = shape.group() <= 4;
     shape.fa3 = i % 4 != 0;
-    shape.max_cuda_core_rows = i % 5 == 0 ? 8 : 0;
     std::vector<BatchSpecRow> rows;
     for (int32_t n = draw(1, 90); n > 0; --n) {
       const int32_t q_len = draw(0, 2) == 0 ? draw(1, 400) : 1;
