@@ -181,10 +181,11 @@ struct Variant {
   const char* name;
   Launch launch;
   int tile_rows = 0;  // 0: as the default's
+  bool wide = false;  // pages only
 };
 template <class Traits>
 Variant variant(const char* name) {
-  return {name, launch_prefill_as<Traits>, Traits::kRows};
+  return {name, launch_prefill_as<Traits>, Traits::kRows, Traits::kWide};
 }
 
 // Inputs, pages and the plan of a case, on the device.
@@ -303,6 +304,7 @@ struct Setup {
 
 // Relative error of the sampled outputs; false and a line when it is too large.
 bool check(const Case& c, const Variant& variant, bool print_always) {
+  if (variant.wide && c.source != 0) return true;
   Setup setup(c, 1234);
   const PrefillParams params = setup.planned(variant);
   const size_t out_size = setup.out->size;
@@ -396,6 +398,8 @@ std::vector<Case> check_cases(bool all) {
     add("two blocks", 1, 1, 128, 16, true, true, {{128, 256}}, 1, false);
     add("causal 512", 4, 1, 128, 16, true, true, {{512, 512}}, 0);
     add("mixed", 8, 2, 128, 16, true, true, mixed, 2);
+    add("mixed paged", 8, 2, 128, 16, true, true, mixed, 0);
+    add("mixed paged hnd", 8, 2, 128, 32, true, false, mixed, 0);
     add("mixed d64", 8, 2, 64, 16, true, true, mixed, 2);
     return cases;
   }
@@ -480,8 +484,8 @@ __global__ void probe_kernel(const uint16_t* q, const uint16_t* k, const uint16_
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     ptx::Wgmma<N, true>::ss(
-        s, ptx::k_major_operand(base + q_at) + (((step / 4) * 64 * 128 + (step % 4) * 32) >> 4),
-        ptx::k_major_operand(base + k_at) + (((step / 4) * N * 128 + (step % 4) * 32) >> 4), step != 0);
+        s, ptx::k_major_operand(base + q_at, 1024) + (((step / 4) * 64 * 128 + (step % 4) * 32) >> 4),
+        ptx::k_major_operand(base + k_at, 1024) + (((step / 4) * N * 128 + (step % 4) * 32) >> 4), step != 0);
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
@@ -497,7 +501,7 @@ __global__ void probe_kernel(const uint16_t* q, const uint16_t* k, const uint16_
 #pragma unroll
   for (int step = 0; step < N / 16; ++step) {
     ptx::Wgmma<D, true>::rs(o, &p[4 * step],
-                            ptx::mn_major_operand(base + v_at, N * 128) + ((step * 2048) >> 4), true);
+                            ptx::mn_major_operand(base + v_at, 1024, N * 128) + ((step * 2048) >> 4), true);
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
@@ -564,35 +568,40 @@ int run(bool do_check, bool do_time, bool do_probe) {
     probe<96, 192>();
     probe<128, 64>();
   }
-  //                        dim  keys wg  bf16  gather turns overlap stages
+  constexpr auto kBulk = PrefillCopy::kBulk;
+  constexpr auto kWide = PrefillCopy::kWide;
+  constexpr auto kGather = PrefillCopy::kGather;
+  //                        dim  keys wg  bf16  copy   turns overlap stages
   const std::vector<Variant> d128 = {
       {"default", launch_prefill},
-      variant<PrefillTraits<128, 128, 2, true, false, false, true, 2>>("overlap"),
-      variant<PrefillTraits<128, 128, 2, true, false, true, false, 2>>("turns"),
-      variant<PrefillTraits<128, 128, 2, true, false, true, true, 3>>("3stages"),
-      variant<PrefillTraits<128, 128, 2, true, false, false, true, 3>>("3stages overlap"),
-      variant<PrefillTraits<128, 160, 2, true, false, true, true, 2>>("160"),
-      variant<PrefillTraits<128, 160, 2, true, false, false, true, 2>>("160 overlap"),
-      variant<PrefillTraits<128, 96, 3, true, false, true, true, 2>>("3wg"),
-      variant<PrefillTraits<128, 96, 3, true, false, false, true, 2>>("3wg overlap"),
+      variant<PrefillTraits<128, 128, 2, true, kBulk, false, true, 2>>("overlap"),
+      variant<PrefillTraits<128, 128, 2, true, kBulk, true, true, 3>>("3st"),
+      variant<PrefillTraits<128, 160, 2, true, kBulk, false, true, 2>>("160 overlap"),
+      variant<PrefillTraits<128, 64, 3, true, kBulk, false, true, 3>>("3wg overlap"),
+      variant<PrefillTraits<128, 128, 2, true, kBulk, true, true, 2>>("narrow"),
+      variant<PrefillTraits<128, 128, 2, true, kWide, false, true, 2>>("wide overlap"),
+      variant<PrefillTraits<128, 128, 2, true, kWide, true, false, 2>>("wide turns"),
+      variant<PrefillTraits<128, 128, 2, true, kWide, true, true, 3>>("wide 3st"),
+      variant<PrefillTraits<128, 160, 2, true, kWide, true, true, 2>>("wide 160"),
+      variant<PrefillTraits<128, 64, 3, true, kWide, true, true, 3>>("wide 3wg"),
   };
   const std::vector<Variant> d128_gather = {
-      variant<PrefillTraits<128, 128, 2, true, true, false, true, 2>>("gather overlap"),
-      variant<PrefillTraits<128, 128, 2, true, true, true, true, 2>>("gather"),
-      variant<PrefillTraits<128, 128, 2, true, true, true, true, 3>>("gather 3stages")};
+      variant<PrefillTraits<128, 128, 2, true, kGather, false, true, 2>>("gather overlap"),
+      variant<PrefillTraits<128, 128, 2, true, kGather, true, true, 2>>("gather"),
+      variant<PrefillTraits<128, 128, 2, true, kGather, true, true, 3>>("gather 3stages")};
   const std::vector<Variant> d64 = {
       {"default", launch_prefill},
-      variant<PrefillTraits<64, 128, 2, true, false, false, true, 2>>("overlap"),
-      variant<PrefillTraits<64, 128, 2, true, false, true, false, 2>>("turns"),
-      variant<PrefillTraits<64, 192, 2, true, false, true, true, 2>>("192"),
-      variant<PrefillTraits<64, 192, 2, true, false, false, true, 2>>("192 overlap"),
-      variant<PrefillTraits<64, 128, 3, true, false, true, true, 2>>("3wg")};
+      variant<PrefillTraits<64, 128, 2, true, kBulk, false, true, 2>>("overlap"),
+      variant<PrefillTraits<64, 128, 2, true, kBulk, true, false, 2>>("turns"),
+      variant<PrefillTraits<64, 192, 2, true, kBulk, true, true, 2>>("192"),
+      variant<PrefillTraits<64, 192, 2, true, kBulk, false, true, 2>>("192 overlap"),
+      variant<PrefillTraits<64, 128, 3, true, kBulk, true, true, 2>>("3wg")};
   const std::vector<Variant> d192 = {
       {"default", launch_prefill},
-      variant<PrefillTraits<192, 96, 2, true, false, false, true>>("overlap")};
+      variant<PrefillTraits<192, 96, 2, true, kBulk, false, true>>("overlap")};
   const std::vector<Variant> d256 = {
       {"default", launch_prefill},
-      variant<PrefillTraits<256, 64, 2, true, false, false, true>>("overlap")};
+      variant<PrefillTraits<256, 64, 2, true, kBulk, false, true>>("overlap")};
   int bad = 0;
   if (do_check) {
     for (const Case& c : check_cases(false)) {
@@ -618,6 +627,7 @@ int run(bool do_check, bool do_time, bool do_probe) {
     const std::vector<Timed> timed = {
         {"1x2048", 32, 8, 128, rows(1, 2048, 2048), 20, &d128, 7},
         {"8x8192", 32, 8, 128, rows(8, 8192, 8192), 2, &d128, 7},
+        {"2x1024+2x3072", 32, 8, 128, {{1024, 1024}, {1024, 1024}, {3072, 3072}, {3072, 3072}}, 10, &d128, 1},
         {"16x1024", 32, 8, 128, rows(16, 1024, 1024), 10, &d128},
         {"32x512", 32, 8, 128, rows(32, 512, 512), 10, &d128},
         {"1x16384", 32, 8, 128, rows(1, 16384, 16384), 3, &d128},
@@ -638,7 +648,8 @@ int run(bool do_check, bool do_time, bool do_probe) {
                      source == 1 ? 1 : 0, false};
         Setup setup(c, 99);
         std::printf("%-12s %-6s", t.name, source == 0 ? "nhd" : source == 1 ? "ragged" : "hnd");
-        const std::vector<Variant>& variants = t.variants != nullptr ? *t.variants : standard;
+        std::vector<Variant> variants = t.variants != nullptr ? *t.variants : standard;
+        std::erase_if(variants, [&](const Variant& v) { return v.wide && source == 1; });
         const std::vector<double> seconds = time_launches(setup, variants, t.repeats);
         for (size_t i = 0; i < variants.size(); ++i) {
           std::printf(" %s %.0f", variants[i].name, setup.flops / seconds[i] * 1e-12);

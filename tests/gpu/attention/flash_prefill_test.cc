@@ -319,7 +319,7 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FlashPrefill, ::testing::ValuesIn(cases()),
-                         [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
+                         [](const ::testing::TestParamInfo<Case>& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace tenon::flash

@@ -52,6 +52,7 @@ struct alignas(16) PrefillTile {
 struct PrefillPlan {
   int32_t num_tiles = 0;       // entries written
   int32_t heads_per_tile = 0;  // every entry is done for that many heads
+  bool any_ragged = false;     // false: all rows read pages, which is then faster
 };
 
 // Whether head_dim, page_size and the heads are such that launch_prefill() takes them.

@@ -21,15 +21,23 @@
 
 namespace tenon::flash {
 
+// How K and V come to shared memory.
+enum class PrefillCopy {
+  kBulk,    // bulk copies of 64 numbers by some keys; pages and activations
+  kWide,    // bulk copies of whole heads by some keys; pages of a regular layout only
+  kGather,  // 16 bytes at a time; anything
+};
+
 // What is known when the kernel is compiled.
-template <int kHeadDimPadded_, int kBlockKeys_, int kConsumers_, bool kBf16_, bool kGather_,
+template <int kHeadDimPadded_, int kBlockKeys_, int kConsumers_, bool kBf16_, PrefillCopy kCopy_,
           bool kTurns_ = true, bool kOverlap_ = true, int kStages_ = 2>
 struct PrefillTraits {
   static constexpr int kDim = kHeadDimPadded_;
   static constexpr int kKeys = kBlockKeys_;       // keys of a block
   static constexpr int kConsumers = kConsumers_;  // computing warpgroups
   static constexpr bool kBf16 = kBf16_;
-  static constexpr bool kGather = kGather_;  // 16-byte gathers instead of bulk copies of K and V
+  static constexpr bool kGather = kCopy_ == PrefillCopy::kGather;
+  static constexpr bool kWide = kCopy_ == PrefillCopy::kWide;
   static constexpr bool kTurns = kTurns_;
   static constexpr bool kOverlap = kOverlap_;
 
@@ -42,8 +50,11 @@ struct PrefillTraits {
 
   static constexpr int kQSliceBytes = kRows * 128;
   static constexpr int kQBytes = kSlices * kQSliceBytes;
-  static constexpr int kKvSliceBytes = kKeys * 128;
-  static constexpr int kKvBytes = kSlices * kKvSliceBytes;  // of K or V of one stage
+  static constexpr int kKvBytes = kSlices * kKeys * 128;  // of K or V of one stage
+  // Where they lie: number d of key k is at k / 8 * kKvGroupBytes + d / 64 * kKvSliceBytes + k % 8 * 128
+  // + d % 64 * 2, swizzled.
+  static constexpr int kKvGroupBytes = kWide ? kSlices * 1024 : 1024;
+  static constexpr int kKvSliceBytes = kWide ? 1024 : kKeys * 128;
   // Aligned start, K and V, barriers and the ring of work items; queries twice where they fit, so that
   // the next tile's are there in time.
   static constexpr int kSharedLimit = 227 * 1024;
@@ -59,7 +70,9 @@ struct PrefillKernelParams {
   CUtensorMap q_map;        // [T, q heads, d], boxes of [rows / pack, pack, 64]
   CUtensorMap k_map;        // [T, kv heads, d], boxes of [keys, 1, 64]
   CUtensorMap v_map;
-  CUtensorMap page_k_map;   // [pages, kv heads, tokens, d], boxes of [1, 1, box_keys, 64]
+  // [pages, kv heads, tokens, d], boxes of [1, 1, box_keys, 64]; or, copying wide, [pages and heads,
+  // tokens / 8, d / 64, 8, 64], boxes of [1, box_keys / 8, all, 8, 64].
+  CUtensorMap page_k_map;
   CUtensorMap page_v_map;
   const PrefillTile* tiles;
   const int32_t* page_indices;
@@ -72,6 +85,7 @@ struct PrefillKernelParams {
   int32_t head_dim;
   int32_t page_size;
   int32_t box_keys;         // keys of one bulk copy out of a page
+  int32_t page_step;        // copying wide: entries of the map's last dimension from page to page
   int32_t causal;           // 0 or 1
   float scale;              // of q . k
   float scale_log2;         // the same times log2(e)
@@ -166,7 +180,7 @@ struct PrefillLoader {
       const int boxes = Traits::kKeys / params.box_keys;
       const int copy = 2 * lane + half;
       slice = copy / boxes;
-      if (slice < Traits::kSlices) box = copy - slice * boxes;
+      if (slice < (Traits::kWide ? 1 : Traits::kSlices)) box = copy - slice * boxes;
     }
   }
 
@@ -281,14 +295,14 @@ struct PrefillLoader {
   // The page that this lane copies from for block n of a paged row.
   __device__ int page_of(const PrefillItem* item, int n) const {
     const int key = n * Traits::kKeys + box * params.box_keys;
-    if (item->ragged != 0 || n < 0 || box < 0 || key >= item->kv_len) return 0;
+    if ((!Traits::kWide && item->ragged != 0) || n < 0 || box < 0 || key >= item->kv_len) return 0;
     return params.page_indices[item->kv_begin + key / params.page_size];
   }
 
   __device__ void copy_block(const PrefillItem* item, int kv_head, int n, int page) {
     ptx::barrier_wait(empty(), slot.parity ^ 1);
     const uint32_t full_barrier = full();
-    if (item->ragged != 0) {
+    if (!Traits::kWide && item->ragged != 0) {
       if (lane == 0) {
         if (half == 0) ptx::barrier_arrive_expect(full_barrier, Traits::kKvBytes);
         const CUtensorMap* map = kIsK ? &params.k_map : &params.v_map;
@@ -309,9 +323,14 @@ struct PrefillLoader {
       const int first = box * params.box_keys;
       if (box >= 0 && first < keys) {
         const CUtensorMap* map = kIsK ? &params.page_k_map : &params.page_v_map;
-        ptx::tma_load_4d(stage() + slice * Traits::kKvSliceBytes + box * box_bytes, map,
-                         full_barrier, slice * 64, (n * Traits::kKeys + first) % params.page_size,
-                         kv_head, page);
+        const int token = (n * Traits::kKeys + first) % params.page_size;
+        if constexpr (Traits::kWide) {
+          ptx::tma_load_5d(stage() + box * box_bytes * Traits::kSlices, map, full_barrier,
+                           token / 8, page * params.page_step + kv_head);
+        } else {
+          ptx::tma_load_4d(stage() + slice * Traits::kKvSliceBytes + box * box_bytes, map,
+                           full_barrier, slice * 64, token, kv_head, page);
+        }
       }
     }
     __syncwarp();
@@ -479,8 +498,8 @@ struct PrefillConsumer {
   }
 
   __device__ __forceinline__ void issue_scores() {
-    const uint64_t a = ptx::k_major_operand(shared.q_stage(q_slot.index) + warpgroup * 64 * 128);
-    const uint64_t b = ptx::k_major_operand(shared.k_stage(k_slot.index));
+    const uint64_t a = ptx::k_major_operand(shared.q_stage(q_slot.index) + warpgroup * 64 * 128, 1024);
+    const uint64_t b = ptx::k_major_operand(shared.k_stage(k_slot.index), Traits::kKvGroupBytes);
     ptx::pin(s);
     ptx::wgmma_fence();
 #pragma unroll
@@ -492,13 +511,14 @@ struct PrefillConsumer {
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void issue_outputs() {
-    const uint64_t b = ptx::mn_major_operand(shared.v_stage(v_slot.index), Traits::kKvSliceBytes);
+    const uint64_t b = ptx::mn_major_operand(
+        shared.v_stage(v_slot.index), Traits::kKvGroupBytes, Traits::kKvSliceBytes);
     ptx::pin(o);
     ptx::pin(p);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < Traits::kKeys / 16; ++step) {
-      OutputMma::rs(o, &p[step * 4], b + ((step * 2048) >> 4), true);
+      OutputMma::rs(o, &p[step * 4], b + ((step * 2 * Traits::kKvGroupBytes) >> 4), true);
     }
     ptx::wgmma_commit();
   }
@@ -651,8 +671,11 @@ struct PrefillConsumer {
     const uint32_t base = shared.v_stage(v_slot.index);
     const int chunks = (Traits::kKeys - end) * 8;
     for (int slice = 0; slice < Traits::kSlices; ++slice) {
-      const uint32_t begin = base + slice * Traits::kKvSliceBytes + end * 128;
-      for (int i = thread; i < chunks; i += 128) ptx::store_shared_zero_16(begin + i * 16);
+      for (int i = thread; i < chunks; i += 128) {
+        const int key = end + i / 8;
+        ptx::store_shared_zero_16(base + key / 8 * Traits::kKvGroupBytes +
+                                  slice * Traits::kKvSliceBytes + key % 8 * 128 + i % 8 * 16);
+      }
     }
     ptx::fence_async_shared();
     ptx::named_sync(turn(Traits::kConsumers + warpgroup), 128);

@@ -13,8 +13,8 @@ TensorMapWriter::TensorMapWriter() {
 
 void TensorMapWriter::write(CUtensorMap& map, const Tensor& tensor, bool bf16) {
   if (error_ != cudaSuccess) return;
-  cuuint64_t strides[3];
-  cuuint32_t element_strides[4] = {1, 1, 1, 1};
+  cuuint64_t strides[4];
+  cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
   for (int i = 0; i + 1 < tensor.dims; ++i) strides[i] = static_cast<uint64_t>(tensor.strides[i]) * 2;
   const CUresult result = encode_(
       &map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,

@@ -20,9 +20,9 @@ class TensorMapWriter {
   struct Tensor {
     const void* base;
     int dims;
-    uint64_t sizes[4];
-    int64_t strides[3];
-    uint32_t box[4];
+    uint64_t sizes[5];
+    int64_t strides[4];
+    uint32_t box[5];
   };
   void write(CUtensorMap& map, const Tensor& tensor, bool bf16);
   [[nodiscard]] cudaError_t error() const { return error_; }
@@ -76,12 +76,22 @@ cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
                                {64, 1, Traits::kKeys}}, shape.bf16);
     }
     if (in.pages.base != nullptr) {
-      TensorMapWriter::Tensor pages = {
-          in.pages.base, 4,
-          {dim, static_cast<uint64_t>(shape.page_size), kv_heads,
-           static_cast<uint64_t>(in.pages.num_pages)},
-          {in.pages.token_stride, in.pages.head_stride, in.pages.page_stride},
-          {64, static_cast<uint32_t>(out.box_keys), 1, 1}};
+      const auto box_keys = static_cast<uint32_t>(out.box_keys);
+      TensorMapWriter::Tensor pages;
+      if constexpr (Traits::kWide) {
+        out.page_step = static_cast<int32_t>(in.pages.page_stride / in.pages.head_stride);
+        pages = {in.pages.base, 5,
+                 {64, 8, Traits::kSlices, static_cast<uint64_t>(shape.page_size / 8),
+                  static_cast<uint64_t>(in.pages.num_pages) * static_cast<uint64_t>(out.page_step)},
+                 {in.pages.token_stride, 64, 8 * in.pages.token_stride, in.pages.head_stride},
+                 {64, 8, Traits::kSlices, box_keys / 8, 1}};
+      } else {
+        pages = {in.pages.base, 4,
+                 {dim, static_cast<uint64_t>(shape.page_size), kv_heads,
+                  static_cast<uint64_t>(in.pages.num_pages)},
+                 {in.pages.token_stride, in.pages.head_stride, in.pages.page_stride},
+                 {64, box_keys, 1, 1}};
+      }
       writer.write(out.page_k_map, pages, shape.bf16);
       pages.base = static_cast<const uint16_t*>(in.pages.base) + in.pages.v_offset;
       writer.write(out.page_v_map, pages, shape.bf16);
@@ -106,6 +116,14 @@ cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+// Whether pages and heads can be counted as one dimension, so that a tensor map is left for the
+// slices of a head.
+inline bool prefill_pages_wide(const PrefillPages& pages) {
+  return pages.base != nullptr && pages.head_stride > 0 &&
+         pages.page_stride % pages.head_stride == 0 &&
+         pages.page_stride / pages.head_stride <= INT32_MAX / std::max<int64_t>(pages.num_pages, 1);
+}
+
 // The instantiation for a padded head size; one translation unit each.
 template <int kDim>
 cudaError_t launch_prefill_dim(const PrefillParams& params, cudaStream_t stream);
@@ -114,12 +132,20 @@ template <int kDim, bool kBf16>
 cudaError_t launch_prefill_type(const PrefillParams& params, cudaStream_t stream) {
   constexpr int kKeys = prefill_block_keys(kDim);
   constexpr int kConsumers = prefill_consumers(kDim);
-  const bool gather = params.pages.base != nullptr &&
-                      prefill_box_keys(params.shape.page_size, kKeys) == 0;
-  if (gather) {
-    return launch_prefill_as<PrefillTraits<kDim, kKeys, kConsumers, kBf16, true>>(params, stream);
+  const bool bulk = params.pages.base == nullptr ||
+                    prefill_box_keys(params.shape.page_size, kKeys) != 0;
+  if (!bulk) {
+    return launch_prefill_as<
+        PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kGather>>(params, stream);
   }
-  return launch_prefill_as<PrefillTraits<kDim, kKeys, kConsumers, kBf16, false>>(params, stream);
+  if constexpr (kDim % 64 == 0) {
+    if (!params.plan.any_ragged && params.shape.head_dim == kDim && prefill_pages_wide(params.pages)) {
+      return launch_prefill_as<
+          PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kWide>>(params, stream);
+    }
+  }
+  return launch_prefill_as<
+      PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kBulk>>(params, stream);
 }
 
 // Defines launch_prefill_dim<DIM>.

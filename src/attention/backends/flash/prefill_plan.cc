@@ -79,6 +79,7 @@ PrefillPlan plan_prefill_tiles(const PrefillShape& shape,
     const size_t section_begin = end;
     do {
       const PrefillRow& row = rows[row_end];
+      plan.any_ragged |= row.ragged;
       for (int32_t first = 0; first < row.q_len; first += tile_tokens) {
         TENON_CHECK_LT(end, tiles.size());
         tiles[end++] = PrefillTile{.q_begin = row.q_begin + first,

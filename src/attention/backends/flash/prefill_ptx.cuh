@@ -104,6 +104,15 @@ __device__ __forceinline__ void tma_load_4d(
       "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
+// All of the first three dimensions.
+__device__ __forceinline__ void tma_load_5d(
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%5, %5, %5, %3, %4}], [%2];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(c3), "r"(c4), "r"(0)
+      : "memory");
+}
 // 16 bytes, or 16 zero bytes.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -175,20 +184,22 @@ __device__ __forceinline__ void pin(uint32_t (&values)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Shared-memory operands are made of blocks of `rows` rows of 64 16-bit numbers (128 bytes), swizzled
-// as the bulk copies do in 128-byte mode, each block aligned to 1024 bytes.
+// Shared-memory operands are made of atoms of 8 rows of 64 16-bit numbers (128 bytes a row, 1024 an
+// atom), swizzled as the bulk copies do in 128-byte mode. `group_bytes`: from 8 rows to the next 8.
 //
-// K-major (the 64 numbers run along the summed dimension): 8 rows are 1024 bytes apart from the next
-// 8; the step to the next 16 summed elements is 32 bytes.
-// MN-major (the 64 numbers run along the output dimension): 8 summed rows are 1024 bytes apart from
-// the next 8, 64 outputs `block_bytes` from the next 64; 16 summed elements are 2048 bytes.
+// K-major (the 64 numbers run along the summed dimension): rows are outputs; the step to the next 16
+// summed elements is 32 bytes.
+// MN-major (the 64 numbers run along the output dimension): rows are summed, 16 of them are a step;
+// the next 64 outputs are `slice_bytes` away.
 constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-__device__ __forceinline__ uint64_t k_major_operand(uint32_t address) {
-  return kSwizzle128 | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) |
+__device__ __forceinline__ uint64_t k_major_operand(uint32_t address, uint32_t group_bytes) {
+  return kSwizzle128 | (uint64_t{group_bytes >> 4} << 32) | (uint64_t{1} << 16) |
          ((address & 0x3FFFF) >> 4);
 }
-__device__ __forceinline__ uint64_t mn_major_operand(uint32_t address, uint32_t block_bytes) {
-  return kSwizzle128 | (uint64_t{1024 >> 4} << 32) | (uint64_t{block_bytes >> 4} << 16) |
+__device__ __forceinline__ uint64_t mn_major_operand(uint32_t address,
+                                                     uint32_t group_bytes,
+                                                     uint32_t slice_bytes) {
+  return kSwizzle128 | (uint64_t{group_bytes >> 4} << 32) | (uint64_t{slice_bytes >> 4} << 16) |
          ((address & 0x3FFFF) >> 4);
 }
 
