@@ -30,7 +30,7 @@ std::vector<std::string> cuda_backends() {
   return names;
 }
 
-class GpuConformance : public testing::TestWithParam<std::string> {};
+class GpuConformance : public ::testing::TestWithParam<std::string> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuConformance);
 
 TEST_P(GpuConformance, Quick) {
@@ -61,7 +61,7 @@ TEST_P(GpuConformance, Quick) {
 
 INSTANTIATE_TEST_SUITE_P(Registered,
                          GpuConformance,
-                         testing::ValuesIn(cuda_backends()),
+                         ::testing::ValuesIn(cuda_backends()),
                          [](const auto& test) { return test.param; });
 
 }  // namespace
