@@ -3,7 +3,7 @@
 #
 #   bench/h200.sh [--quick] [--only PART[,PART...]] [--seconds N] [--out DIR]
 #
-# Parts, in this order: conformance sanitizer tests attention latency profile throughput. Every part leaves its
+# Parts, in this order: conformance attention latency throughput profile tests sanitizer. Every part leaves its
 # results in --out (bench/results/h200-data) and the page is written anew after each, so that a run that was cut
 # short, or split over several calls, loses nothing.
 #
@@ -17,7 +17,7 @@ TENON=${TENON:-build/tenon}
 GPU_TESTS=${GPU_TESTS:-build/tests}
 SMOLLM2=${SMOLLM2:-$HOME/.cache/tenon/models/SmolLM2-135M-Instruct.Q4_1.gguf}
 MODELS=bench/models
-parts=conformance,sanitizer,tests,attention,latency,profile,throughput
+parts=conformance,attention,latency,throughput,profile,tests,sanitizer
 quick=0 limit='' out=bench/results/h200-data
 while [ $# -gt 0 ]; do
   case $1 in
@@ -67,25 +67,6 @@ if wants conformance; then
   done
   report
 fi
-if wants sanitizer; then
-  for tool in memcheck racecheck; do
-    for backend in flash flashinfer; do
-      step sanitizer_${tool}_$backend.txt 90 compute-sanitizer --tool $tool --error-exitcode 9 \
-        "$TENON" backends --verify $backend --device cuda --verify-level smoke
-      tail -n 2 "$out/sanitizer_${tool}_$backend.txt"
-    done
-  done
-  report
-fi
-if wants tests; then
-  for program in "$GPU_TESTS"/gpu_*; do
-    [ -x "$program" ] || continue
-    LD_LIBRARY_PATH=${GPU_TESTS_LIB:-}:${LD_LIBRARY_PATH:-} TENON_TEST_MODEL=$SMOLLM2 TENON_TEST_SOURCE_DIR=$PWD \
-      step "tests_$(basename "$program").txt" 120 "$program" --gtest_brief=1
-  done
-  report
-fi
-
 decode='1q1s1k 16q1s1k 64q1s1k 256q1s1k 64q1s8k 256q1s8k'
 prefill='q2k q2032s2k 8q8k 8q8176s8k'
 mixed='1q2k_63q1s2k 2q2k_32q1s8k q1k_128q1s4k'
@@ -125,17 +106,6 @@ if wants latency; then
   fi
   report
 fi
-if wants profile; then
-  for row in flash:auto flashinfer:auto flashinfer:unified; do
-    engine profile_${row%:*}_${row#*:} 60 $MODELS/llama-3.1-8b throughput --max-model-len 8192 --profile \
-      --num-prompts 400 --input-len 1000 --output-len 128 --attention-backend ${row%:*} --attention-split ${row#*:}
-  done
-  for model in llama-2-7b llama-2-13b; do
-    engine profile_$model 60 $MODELS/$model throughput --max-model-len 4096 --profile --num-prompts 200 \
-      --input-len 1000 --output-len 128
-  done
-  report
-fi
 if wants throughput; then
   prompts=${NUM_PROMPTS:-$([ $quick = 1 ] && echo 300 || echo 3000)}
   rows='flash:auto flashinfer:auto flashinfer:split flashinfer:unified'
@@ -145,6 +115,36 @@ if wants throughput; then
       --num-prompts $prompts --input-len 1000 --output-len 128 --attention-backend ${row%:*} --attention-split ${row#*:}
     report
   done
+fi
+if wants profile; then
+  for row in flash:auto flashinfer:auto flashinfer:unified; do
+    engine profile_${row%:*}_${row#*:} 60 $MODELS/llama-3.1-8b throughput --max-model-len 8192 --profile \
+      --num-prompts 300 --input-len 1000 --output-len 128 --attention-backend ${row%:*} --attention-split ${row#*:}
+  done
+  for model in llama-2-7b llama-2-13b; do
+    engine profile_$model 60 $MODELS/$model throughput --max-model-len 4096 --profile --num-prompts 100 \
+      --input-len 1000 --output-len 128
+  done
+  report
+fi
+if wants tests; then
+  for program in "$GPU_TESTS"/gpu_*; do
+    [ -x "$program" ] || continue
+    LD_LIBRARY_PATH=${GPU_TESTS_LIB:-}:${LD_LIBRARY_PATH:-} TENON_TEST_MODEL=$SMOLLM2 TENON_TEST_SOURCE_DIR=$PWD \
+      step "tests_$(basename "$program").txt" 120 "$program" --gtest_brief=1
+  done
+  report
+fi
+
+if wants sanitizer; then
+  for tool in memcheck racecheck; do
+    for backend in flash flashinfer; do
+      step sanitizer_${tool}_$backend.txt 90 compute-sanitizer --tool $tool --error-exitcode 9 \
+        "$TENON" backends --verify $backend --device cuda --verify-level smoke
+      tail -n 2 "$out/sanitizer_${tool}_$backend.txt"
+    done
+  done
+  report
 fi
 gpu_state > "$out/gpu_after.txt"
 report
