@@ -35,8 +35,8 @@ class RequestSampler {
 
   // logits[vocab_size]: read only. The draw depends on (seed, number of tokens accepted so far)
   // alone: it inverts the cumulative distribution of the tokens that are kept, in the order of
-  // their ids, in whole numbers (draw.h). Errors: kInvalidArgument when the request bans every token, kInternal when the model
-  // produced no number.
+  // their ids, in whole numbers (draw.h). Errors: kInvalidArgument when the request bans every
+  // token, kInternal when the model produced no number.
   Result<int32_t> sample(std::span<const float> logits, SamplerScratch& scratch) const;
 
   // Records `token` as produced.

@@ -80,8 +80,8 @@ struct Found {
   uint64_t before;  // measure of the bins above
   uint64_t value;   // of the bin
   uint64_t target;
-  uint32_t count;   // tokens in the bin
-  int32_t bin;      // -1: the whole histogram does not reach the target
+  uint32_t count;  // tokens in the bin
+  int32_t bin;     // -1: the whole histogram does not reach the target
 };
 
 struct Shared {
@@ -152,8 +152,12 @@ class ClusterRow {
     for (int32_t i = done + tid; i < count; i += kThreads) visit(i, __ldcs(slice + i));
   }
 
-  __device__ void sync() { cluster_.sync(); }
-  [[nodiscard]] __device__ int32_t rank() const { return rank_; }
+  __device__ void sync() {
+    cluster_.sync();
+  }
+  [[nodiscard]] __device__ int32_t rank() const {
+    return rank_;
+  }
 
   // `Op` over the values of all threads of the block; every thread gets it.
   template <typename Op>
@@ -180,8 +184,8 @@ class ClusterRow {
     // The other cell is used next: by the time of this one's next use all blocks have passed
     // another barrier, and so have read it.
     turn_ ^= 1;
-    return {reduce_lanes<Op, kCluster>(part),
-            reduce_lanes<Op, kCluster>(source < rank_ ? part : 0), own};
+    return {reduce_lanes<Op, kCluster>(part), reduce_lanes<Op, kCluster>(source < rank_ ? part : 0),
+            own};
   }
   template <typename Op>
   __device__ uint64_t reduce(uint64_t value) {
@@ -286,7 +290,9 @@ class ClusterRow {
     return reduce_parts<Sum>(sum);
   }
   template <typename Weigh, typename OnFound>
-  __device__ void walk(const Parts& parts, uint64_t point, const Weigh& weigh,
+  __device__ void walk(const Parts& parts,
+                       uint64_t point,
+                       const Weigh& weigh,
                        const OnFound& on_found) {
     if (point < parts.before || point - parts.before >= parts.own) return;  // another block's
     point -= parts.before;
@@ -320,8 +326,12 @@ class ClusterRow {
   int32_t count = 0;  // tokens of the slice
 
  private:
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ static int lane() {
+    return static_cast<int>(threadIdx.x) % 32;
+  }
+  __device__ static int warp() {
+    return static_cast<int>(threadIdx.x) / 32;
+  }
 
   // The histogram of this block's slice over bin(key); a negative bin is left out.
   template <bool kWeight, typename Bin>
@@ -366,8 +376,7 @@ class ClusterRow {
         tokens += cluster_.map_shared_rank(shared_.count, r)[bin];
         if (kWeight) {
           weight += cluster_.map_shared_rank(shared_.low, r)[bin];
-          weight +=
-              static_cast<uint64_t>(cluster_.map_shared_rank(shared_.high, r)[bin]) << 32;
+          weight += static_cast<uint64_t>(cluster_.map_shared_rank(shared_.high, r)[bin]) << 32;
         }
       }
       shared_.row_count[tid] = tokens;

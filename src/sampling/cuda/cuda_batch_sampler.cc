@@ -57,10 +57,8 @@ class CudaBatchSampler final : public BatchSampler {
     TENON_RETURN_IF_CUDA_ERROR(cuda_sampling::prepare_logprobs(vocab));
     const size_t num_states = size(limits_.max_states);
     TENON_ASSIGN_OR_RETURN(last_token_, device_->allocate(num_states * sizeof(int32_t)));
-    TENON_ASSIGN_OR_RETURN(counts_,
-                           device_->allocate(num_states * size(vocab) * sizeof(uint16_t)));
-    TENON_ASSIGN_OR_RETURN(biases_,
-                           device_->allocate(num_states * kMaxBiases * sizeof(TokenBias)));
+    TENON_ASSIGN_OR_RETURN(counts_, device_->allocate(num_states * size(vocab) * sizeof(uint16_t)));
+    TENON_ASSIGN_OR_RETURN(biases_, device_->allocate(num_states * kMaxBiases * sizeof(TokenBias)));
     for (Step& step : steps_) {
       TENON_ASSIGN_OR_RETURN(step.ids,
                              device_->allocate_host(size(limits_.max_rows) * sizeof(SampledId)));
@@ -220,9 +218,8 @@ class CudaBatchSampler final : public BatchSampler {
     for (size_t first = 0; first < targets.size(); first += kMaxRowsPerLaunch) {
       const size_t count = std::min<size_t>(kMaxRowsPerLaunch, targets.size() - first);
       for (size_t i = 0; i < count; ++i) {
-        logprobs_.rows[logprobs_.num_rows++] = {static_cast<int32_t>(first + i),
-                                                targets[first + i], num_top,
-                                                static_cast<int32_t>(i)};
+        logprobs_.rows[logprobs_.num_rows++] = {static_cast<int32_t>(first + i), targets[first + i],
+                                                num_top, static_cast<int32_t>(i)};
       }
       flush_logprobs();
       scored_->record();
@@ -249,7 +246,7 @@ class CudaBatchSampler final : public BatchSampler {
     int32_t num_top = -1;
   };
   struct Step {
-    Buffer ids;       // pinned; the kernels write into both
+    Buffer ids;  // pinned; the kernels write into both
     Buffer logprobs;
     std::vector<StepRow> rows;
     std::unique_ptr<Fence> fence;

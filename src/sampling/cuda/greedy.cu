@@ -21,8 +21,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
       index = i;
     }
   });
-  const uint64_t top = row.reduce<Max>(
-      index < 0 ? 0 : ClusterRow::ranked(order_key(best), row.begin + index));
+  const uint64_t top =
+      row.reduce<Max>(index < 0 ? 0 : ClusterRow::ranked(order_key(best), row.begin + index));
   if (row.rank() == 0 && threadIdx.x == 0) {
     const int32_t token = top == 0 ? -1 : ClusterRow::ranked_id(top);
     batch.out[at.out] = {token, token < 0 ? Outcome::kNoNumbers : Outcome::kToken};
@@ -41,8 +41,7 @@ __global__ void resolve_kernel(int32_t* ids, int64_t count, const int32_t* last_
 
 int32_t max_vocab(int max_shared_bytes) {
   constexpr int kReserve = 1024;  // of each block, for the system
-  const auto slice =
-      (max_shared_bytes - kReserve - static_cast<int>(sizeof(Shared))) / 16 * 4;
+  const auto slice = (max_shared_bytes - kReserve - static_cast<int>(sizeof(Shared))) / 16 * 4;
   return std::min(slice * kCluster, draw::kMaxVocab);
 }
 

@@ -26,14 +26,13 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 2)
   best_key = static_cast<uint32_t>(row.reduce<Max>(best_key));
   const float best = key_value(best_key);
   row.set_scale(best, draw::log2_scale(1.0F));
-  const uint64_t sum = row.weigh_row([&](uint32_t key, int32_t) {
-                            return draw::weight(row.ratio(key));
-                          }).all;
+  const uint64_t sum =
+      row.weigh_row([&](uint32_t key, int32_t) { return draw::weight(row.ratio(key)); }).all;
   constexpr double kLn2 = 0.693147180559945309;
   const float log_sum_exp =
-      isinf(best) ? best
-                  : static_cast<float>(best + log(static_cast<double>(sum)) -
-                                       draw::kWeightBits * kLn2);
+      isinf(best)
+          ? best
+          : static_cast<float>(best + log(static_cast<double>(sum)) - draw::kWeightBits * kLn2);
   // Never above 0 by rounding; 0 where infinities meet.
   const auto logprob = [&](float logit) {
     const float difference = logit - log_sum_exp;
@@ -55,8 +54,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 2)
   SampledLogprobs& out = batch.out[params.out];
   const auto lane = static_cast<int32_t>(threadIdx.x);
   if (lane == 0) {
-    const int32_t token =
-        params.token < 0 ? batch.last_token[~params.token] : params.token;
+    const int32_t token = params.token < 0 ? batch.last_token[~params.token] : params.token;
     out.logprob = logprob(logits[token]);
     out.num_top = num_listed;
   }

@@ -31,12 +31,14 @@ __device__ float penalise(float value, uint16_t count, const SampleRow& params) 
                     : __fmul_rn(value, params.repetition_penalty);
   const int32_t produced = count & kMaxCount;
   if (produced == 0) return value;
-  return __fsub_rn(value, __fadd_rn(params.presence_penalty,
-                                    __fmul_rn(params.frequency_penalty,
-                                              static_cast<float>(produced))));
+  return __fsub_rn(value,
+                   __fadd_rn(params.presence_penalty,
+                             __fmul_rn(params.frequency_penalty, static_cast<float>(produced))));
 }
 
-__device__ void finish(const SampleBatch& batch, const SampleRow& params, int32_t token,
+__device__ void finish(const SampleBatch& batch,
+                       const SampleRow& params,
+                       int32_t token,
                        Outcome outcome) {
   batch.out[params.at.out] = {token, outcome};
   // The next step may already be waiting for it: always a valid id.
@@ -73,9 +75,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 2)
   if (best_key <= kMinusInfinity) {
     // Did the model give any number?
     uint64_t any = 0;
-    row.read(logits, [&](int32_t, float value) {
-      any |= order_key(value) > kMinusInfinity ? 1U : 0U;
-    });
+    row.read(logits,
+             [&](int32_t, float value) { any |= order_key(value) > kMinusInfinity ? 1U : 0U; });
     any = row.reduce<Max>(any);
     if (first_thread) {
       finish(batch, params, -1, any != 0 ? Outcome::kAllBanned : Outcome::kNoNumbers);

@@ -15,7 +15,7 @@ namespace tenon::cuda_sampling {
 
 // Of one launch; a kernel's arguments hold at most 32,764 bytes.
 inline constexpr int kMaxRowsPerLaunch = 256;
-inline constexpr int kCluster = 8;      // thread blocks that share a row
+inline constexpr int kCluster = 8;  // thread blocks that share a row
 inline constexpr int kMaxTop = SamplingParams::kMaxLogprobs;
 
 enum class Outcome : int32_t { kToken = 0, kAllBanned = 1, kNoNumbers = 2 };

@@ -46,8 +46,10 @@ std::vector<float> random_logits(Rng& rng, int kind, int32_t vocab) {
     }
   };
   switch (kind) {
-    case 0: case 1: case 2: break;  // as they are
-    case 3:  // many equal values
+    case 0:
+    case 1:
+    case 2: break;  // as they are
+    case 3:         // many equal values
       for (float& value : row) value = std::round(value);
       break;
     case 4: std::fill(row.begin(), row.end(), one_of(rng, {0.0F, -3.5F, 20.0F})); break;
@@ -115,7 +117,8 @@ double log_sum_exp(const std::vector<float>& row) {
 // A request with its prompt, the tokens it has produced so far, and its sampler on the host.
 struct Request {
   Request(SamplingParams p, std::vector<int32_t> prompt_ids, uint64_t seed)
-      : params(std::move(p)), tokens(std::move(prompt_ids)),
+      : params(std::move(p)),
+        tokens(std::move(prompt_ids)),
         num_prompt(static_cast<int32_t>(tokens.size())),
         sampler(params, tokens, std::vector<int32_t>{0}, seed) {}
   void accept(int32_t token) {
@@ -182,8 +185,11 @@ class Harness {
   size_t next_ = 0;
 };
 
-void expect_logprobs(const TokenLogprobs& got, const std::vector<float>& logits, int32_t token,
-                     int32_t num_top, const std::string& what) {
+void expect_logprobs(const TokenLogprobs& got,
+                     const std::vector<float>& logits,
+                     int32_t token,
+                     int32_t num_top,
+                     const std::string& what) {
   const auto sum = static_cast<float>(log_sum_exp(logits));
   // make_logprobs orders numbers; NaN is nothing here.
   std::vector<float> numbers = logits;
@@ -197,8 +203,8 @@ void expect_logprobs(const TokenLogprobs& got, const std::vector<float>& logits,
     return a == b || std::abs(a - b) <= 4e-6F * (1.0F + std::abs(a) + std::abs(sum));
   };
   EXPECT_EQ(got.token, token) << what;
-  EXPECT_TRUE(near(got.logprob, want.logprob)) << what << ": " << got.logprob << " for "
-                                               << want.logprob;
+  EXPECT_TRUE(near(got.logprob, want.logprob))
+      << what << ": " << got.logprob << " for " << want.logprob;
   const size_t count = std::min(want.top.size(), valid);
   ASSERT_EQ(got.top.size(), count) << what;
   for (size_t i = 0; i < count; ++i) {
@@ -210,8 +216,11 @@ void expect_logprobs(const TokenLogprobs& got, const std::vector<float>& logits,
 }
 
 // Compares one result with the host's; true if they agree.
-bool expect_same(const SampledToken& got, const Request& request, const std::vector<float>& logits,
-                 SamplerScratch& scratch, const std::string& what) {
+bool expect_same(const SampledToken& got,
+                 const Request& request,
+                 const std::vector<float>& logits,
+                 SamplerScratch& scratch,
+                 const std::string& what) {
   const auto want = request.sampler.sample(logits, scratch);
   if (want.ok()) {
     EXPECT_TRUE(got.error.ok()) << what << ": " << got.error.message();
@@ -276,11 +285,16 @@ TEST_P(RandomRows, AsOnTheHost) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Vocabularies, RandomRows,
-                         ::testing::Values(std::tuple{1, 40}, std::tuple{5, 256},
-                                           std::tuple{33, 256}, std::tuple{1000, 300},
-                                           std::tuple{4099, 200}, std::tuple{32000, 64},
-                                           std::tuple{50257, 64}, std::tuple{128256, 48},
+INSTANTIATE_TEST_SUITE_P(Vocabularies,
+                         RandomRows,
+                         ::testing::Values(std::tuple{1, 40},
+                                           std::tuple{5, 256},
+                                           std::tuple{33, 256},
+                                           std::tuple{1000, 300},
+                                           std::tuple{4099, 200},
+                                           std::tuple{32000, 64},
+                                           std::tuple{50257, 64},
+                                           std::tuple{128256, 48},
                                            std::tuple{262144, 16}));
 
 // Requests over many steps, three of them in flight: the host learns a token two steps late.
@@ -340,9 +354,9 @@ TEST(CudaBatchSampler, StatesOverStepsInFlight) {
     for (size_t r = 0; r < results->size(); ++r) {
       Request& request = requests[static_cast<size_t>(order[done][r])];
       const SampledToken& got = (*results)[r];
-      ASSERT_TRUE(expect_same(got, request, logits[done][r], scratch,
-                              fmt::format("step {} row {}: {}", done, r,
-                                          describe(request.params))));
+      ASSERT_TRUE(
+          expect_same(got, request, logits[done][r], scratch,
+                      fmt::format("step {} row {}: {}", done, r, describe(request.params))));
       request.accept(got.token);
     }
   }
@@ -467,8 +481,7 @@ TEST(CudaBatchSampler, DrawsFollowTheDistribution) {
       requests.emplace_back(params, std::vector<int32_t>{1}, static_cast<uint64_t>(r));
       harness.sampler->bind(r, requests.back().sampler, requests.back().tokens, 1);
     }
-    const TensorView view =
-        harness.upload(std::vector<std::vector<float>>(kRows, row));
+    const TensorView view = harness.upload(std::vector<std::vector<float>>(kRows, row));
     std::vector<double> counts(kVocab, 0.0);
     for (int s = 0; s < kSteps; ++s) {
       rows.clear();
@@ -539,7 +552,7 @@ TEST(CudaBatchSampler, ScoresGivenTokens) {
     std::vector<TokenLogprobs> results(kRows);
     for (const int32_t num_top : {0, 3, 20}) {
       ASSERT_TRUE(harness.sampler->score(view, targets, num_top, results).ok());
-      for (size_t r = 0; r < targets.size(); r += vocab > 1000 ? 9 : 1) {
+      for (size_t r = 0; r<targets.size(); r += vocab> 1000 ? 9 : 1) {
         expect_logprobs(results[r], logits[r], targets[r], num_top,
                         fmt::format("vocab {} row {} top {}", vocab, r, num_top));
       }

@@ -100,8 +100,8 @@ TEST_F(CpuBatchSamplerTest, ScoresGivenTokens) {
     ASSERT_EQ(results[i].top.size(), 2U);
     EXPECT_GE(results[i].top[0].second, results[i].top[1].second);
     if (i != 2) {
-      EXPECT_NEAR(results[i].logprob,
-                  row(i)[static_cast<size_t>(targets[i])] - log_sum_exp(i), 1e-5);
+      EXPECT_NEAR(results[i].logprob, row(i)[static_cast<size_t>(targets[i])] - log_sum_exp(i),
+                  1e-5);
     }
   }
   EXPECT_EQ(results[2].logprob, -kInf);

@@ -56,7 +56,8 @@ struct Expected {
   int32_t token = -1;
   double margin = 1;
 };
-Expected invert_in_double(const std::vector<float>& logits, const SamplingParams& params,
+Expected invert_in_double(const std::vector<float>& logits,
+                          const SamplingParams& params,
                           double uniform) {
   std::vector<std::pair<double, int32_t>> order;
   for (size_t i = 0; i < logits.size(); ++i) {
