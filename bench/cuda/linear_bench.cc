@@ -25,8 +25,7 @@ namespace {
 constexpr int64_t kPoolBytes = int64_t{3} << 30;
 constexpr int64_t kRotateBytes = int64_t{400} << 20;
 constexpr SkinnyVariant kVariants[] = {{1, 8, 4}, {2, 4, 2}};
-constexpr RowLinearVariant kRowVariants[] = {
-    {1, 8, 4}, {1, 4, 4}, {2, 4, 4}, {2, 2, 4}, {4, 2, 4}};
+constexpr RowLinearVariant kRowVariants[] = {{1, 8, 4}, {1, 4, 4}, {2, 4, 4}, {2, 2, 4}, {4, 2, 4}};
 
 struct NamedShape {
   const char* name;
@@ -35,12 +34,12 @@ struct NamedShape {
 };
 
 constexpr NamedShape kShapes[] = {
-    {"8B qkv", 6144, 4096, false},       {"8B o", 4096, 4096, false},
-    {"8B gate_up", 28672, 4096, false},  {"8B down", 4096, 14336, false},
-    {"8B head", 128256, 4096, true},     {"7B qkv", 12288, 4096, false},
-    {"7B gate_up", 22016, 4096, false},  {"7B down", 4096, 11008, false},
-    {"135M qkv", 960, 576, false},       {"135M gate_up", 3072, 576, false},
-    {"135M down", 576, 1536, false},     {"135M head", 49152, 576, true},
+    {"8B qkv", 6144, 4096, false},      {"8B o", 4096, 4096, false},
+    {"8B gate_up", 28672, 4096, false}, {"8B down", 4096, 14336, false},
+    {"8B head", 128256, 4096, true},    {"7B qkv", 12288, 4096, false},
+    {"7B gate_up", 22016, 4096, false}, {"7B down", 4096, 11008, false},
+    {"135M qkv", 960, 576, false},      {"135M gate_up", 3072, 576, false},
+    {"135M down", 576, 1536, false},    {"135M head", 49152, 576, true},
 };
 
 class Bench {
@@ -64,9 +63,9 @@ class Bench {
   }
 
   void fill(const Buffer& buffer, uint64_t seed, float limit) {
-    launch_random_fill({buffer.data(), DType::kBF16, static_cast<int64_t>(buffer.size() / 2), seed,
-                        limit},
-                       device_->stream());
+    launch_random_fill(
+        {buffer.data(), DType::kBF16, static_cast<int64_t>(buffer.size() / 2), seed, limit},
+        device_->stream());
   }
 
   void ceiling() {
@@ -113,7 +112,8 @@ class Bench {
     Buffer table = take(64 * 4 * 16);
     fill(hidden, 4, 1.0F);
     for (const int64_t tokens : {1, 2, 4, 8, 16, 32}) {
-      const int modes = tokens <= kMaxRowLinearTokens ? 2 + static_cast<int>(std::size(kRowVariants)) : 2;
+      const int modes =
+          tokens <= kMaxRowLinearTokens ? 2 + static_cast<int>(std::size(kRowVariants)) : 2;
       for (int mode = 0; mode < modes; ++mode) {
         const auto linear = [&](int64_t offset, int64_t n, int64_t k, void* x, void* y, bool wide) {
           SkinnyLinearArgs args{pool_.data() + offset, x, y, n, k, k, n, tokens};
@@ -173,11 +173,12 @@ class Bench {
           const RowLinearVariant& v = kRowVariants[mode - 2];
           name = fmt::format("rows {},{},{}", v.pairs, v.depth, v.warps);
         }
-        std::printf("step of the 8B shape without attention, T=%-2ld %-10s %.3f ms, %.1f %% of the "
-                    "ceiling (%.3f ms)\n",
-                    static_cast<long>(tokens), name.c_str(), us * 1e-3,
-                    100.0 * static_cast<double>(total) / read_rate_ * 1e-6 / us,
-                    static_cast<double>(total) / read_rate_ * 1e-9);
+        std::printf(
+            "step of the 8B shape without attention, T=%-2ld %-10s %.3f ms, %.1f %% of the "
+            "ceiling (%.3f ms)\n",
+            static_cast<long>(tokens), name.c_str(), us * 1e-3,
+            100.0 * static_cast<double>(total) / read_rate_ * 1e-6 / us,
+            static_cast<double>(total) / read_rate_ * 1e-9);
       }
     }
   }
@@ -203,8 +204,8 @@ class Bench {
     double first = 0;
     double best = 1e9;
     for (const auto& candidate : lt_->candidates(lt_shape, tokens, 8)) {
-      const double us =
-          timer_.microseconds(count, [&](int i) { lt_->run_with(lt_shape, candidate.algo, weight(i), x, y); });
+      const double us = timer_.microseconds(
+          count, [&](int i) { lt_->run_with(lt_shape, candidate.algo, weight(i), x, y); });
       if (first == 0) first = us;
       best = std::min(best, us);
     }
@@ -213,7 +214,8 @@ class Bench {
                 first, best);
     for (const SkinnyVariant& variant : kVariants) {
       const double us = timer_.microseconds(count, [&](int i) {
-        SkinnyLinearArgs args{weight(i), x.data, y.data, shape.n, shape.k, shape.k, shape.n, tokens};
+        SkinnyLinearArgs args{weight(i), x.data,  y.data,  shape.n,
+                              shape.k,   shape.k, shape.n, tokens};
         args.out_dtype = out;
         launch_skinny_linear(args, variant, device_->stream());
       });

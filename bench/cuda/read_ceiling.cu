@@ -6,9 +6,8 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kLoads = 8;
 
-__global__ void __launch_bounds__(kThreads) read_kernel(const uint4* data,
-                                                        size_t vectors,
-                                                        unsigned* sink) {
+__global__ void __launch_bounds__(kThreads)
+    read_kernel(const uint4* data, size_t vectors, unsigned* sink) {
   // A block reads 64 KiB in a row, the blocks of the grid neighbouring ones.
   constexpr size_t kChunk = kThreads * kLoads;
   unsigned sum = 0;

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) kv_block_copy_kernel(
-    const __grid_constant__ KvBlockCopyArgs args) {
+__global__ void __launch_bounds__(kThreads)
+    kv_block_copy_kernel(const __grid_constant__ KvBlockCopyArgs args) {
   wait_for_predecessor();
   const BlockCopy copy = args.copies[blockIdx.y];
   std::byte* const layer = args.base + blockIdx.x * args.layer_bytes;
@@ -20,10 +20,10 @@ __global__ void __launch_bounds__(kThreads) kv_block_copy_kernel(
 }  // namespace
 
 void launch_kv_block_copy(const KvBlockCopyArgs& args, cudaStream_t stream) {
-  launch_chained(kv_block_copy_kernel,
-                 {dim3(static_cast<unsigned>(args.layers), static_cast<unsigned>(args.count)),
-                  dim3(kThreads)},
-                 stream, args);
+  launch_chained(
+      kv_block_copy_kernel,
+      {dim3(static_cast<unsigned>(args.layers), static_cast<unsigned>(args.count)), dim3(kThreads)},
+      stream, args);
 }
 
 }  // namespace tenon

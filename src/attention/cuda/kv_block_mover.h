@@ -1,9 +1,9 @@
-// Moves KV blocks for the CUDA attention backends: copies inside the pool, and swaps between the pool
-// and (pinned) host memory.
+// Moves KV blocks for the CUDA attention backends: copies inside the pool, and swaps between the
+// pool and (pinned) host memory.
 //
-// Order: what was enqueued on the device's stream before a call sees the blocks as they were, what is
-// enqueued after it as they are then. Swaps run on the copy stream, tied to the other by events both
-// ways, one after the other: a block can be swapped out and back in without the host waiting.
+// Order: what was enqueued on the device's stream before a call sees the blocks as they were, what
+// is enqueued after it as they are then. Swaps run on the copy stream, tied to the other by events
+// both ways, one after the other: a block can be swapped out and back in without the host waiting.
 //
 // Ownership:     owns its events, borrows the device; one for each backend.
 // Thread safety: the engine thread only.

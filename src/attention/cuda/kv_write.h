@@ -1,5 +1,6 @@
-// Stores a step's keys and values in the pages of a CUDA KV cache; with RoPE in the same pass. Shared by
-// the CUDA attention backends: AttentionImpl::write_kv and rope_and_write_kv are these calls.
+// Stores a step's keys and values in the pages of a CUDA KV cache; with RoPE in the same pass.
+// Shared by the CUDA attention backends: AttentionImpl::write_kv and rope_and_write_kv are these
+// calls.
 //
 // Enqueued on the device's stream, one launch. f16 and bf16 activations and caches, in any
 // combination; stored value = value / scale of the view. Head sizes of any kind (16-byte accesses

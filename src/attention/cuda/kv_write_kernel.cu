@@ -42,8 +42,8 @@ struct Items {
 };
 
 template <typename T, typename Cell, int kWidth>
-__global__ void __launch_bounds__(kThreads) kv_write_kernel(const KvWriteArgs args,
-                                                            const Items items) {
+__global__ void __launch_bounds__(kThreads)
+    kv_write_kernel(const KvWriteArgs args, const Items items) {
   using Values = typename Features<T, kWidth>::Type;
   int item = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   const int64_t token = blockIdx.x;
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads) kv_write_kernel(const KvWriteArgs ar
   const int64_t slot = args.slots[token];
   const auto block = static_cast<uint32_t>(slot) / static_cast<uint32_t>(args.block_size);
   const auto within = static_cast<uint32_t>(slot) - block * static_cast<uint32_t>(args.block_size);
-  Cell* const cells = static_cast<Cell*>(args.cache) + block * args.block_stride +
-                      within * args.token_stride;
+  Cell* const cells =
+      static_cast<Cell*>(args.cache) + block * args.block_stride + within * args.token_stride;
 
   if (item < items.q_pairs + items.k_pairs) {
     const int half = args.rotary_dim / 2;
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(kThreads) kv_write_kernel(const KvWriteArgs ar
     const int per_head = (args.head_dim_k - args.rotary_dim) / kWidth;
     const int head = item / per_head;
     const int feature = args.rotary_dim + (item - head * per_head) * kWidth;
-    const T* const from = static_cast<const T*>(args.k) + token * args.k_stride +
-                          head * args.head_dim_k + feature;
+    const T* const from =
+        static_cast<const T*>(args.k) + token * args.k_stride + head * args.head_dim_k + feature;
     store_scaled<T>(cells + head * args.head_stride + feature,
                     *reinterpret_cast<const Values*>(from), args.inverse_k_scale);
     return;
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(kThreads) kv_write_kernel(const KvWriteArgs ar
   const int per_head = args.head_dim_v / kWidth;
   const int head = item / per_head;
   const int feature = (item - head * per_head) * kWidth;
-  const T* const from = static_cast<const T*>(args.v) + token * args.v_stride +
-                        head * args.head_dim_v + feature;
+  const T* const from =
+      static_cast<const T*>(args.v) + token * args.v_stride + head * args.head_dim_v + feature;
   store_scaled<T>(cells + head * args.head_stride + args.v_offset + feature,
                   *reinterpret_cast<const Values*>(from), args.inverse_v_scale);
 }

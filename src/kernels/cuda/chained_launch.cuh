@@ -3,8 +3,8 @@
 // kernels between two linear layers take microseconds on a fraction of the chip; a linear layer
 // launched this way fetches its first weights meanwhile.
 //
-// The rule that makes it safe: a kernel launched by launch_chained() calls wait_for_predecessor() in
-// every thread before it touches memory that another kernel writes or reads, weights excepted.
+// The rule that makes it safe: a kernel launched by launch_chained() calls wait_for_predecessor()
+// in every thread before it touches memory that another kernel writes or reads, weights excepted.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -119,7 +119,9 @@ class CudaOps final : public Ops {
     switch (choose_linear_kernel(skinny)) {
       case LinearKernel::kSkinny: launch_skinny_linear(skinny, device_->stream()); break;
       case LinearKernel::kRows: launch_row_linear(skinny, device_->stream()); break;
-      case LinearKernel::kCublasLt: lt_->run(shape_of(weight, y.dtype), data_of(weight), x, y); break;
+      case LinearKernel::kCublasLt:
+        lt_->run(shape_of(weight, y.dtype), data_of(weight), x, y);
+        break;
     }
     launched("a linear layer");
   }
@@ -221,9 +223,9 @@ class CudaOps final : public Ops {
     TENON_CHECK_EQ(logits.rows(), static_cast<int64_t>(out.size()));
     TENON_CHECK(logits.dtype == DType::kF32);
     TENON_CHECK_EQ(logits.stride[1], 1);
-    launch_log_sum_exp({logits.as<const float>(), logits.stride[0], logits.rows(), logits.shape[1],
-                        out.data()},
-                       device_->stream());
+    launch_log_sum_exp(
+        {logits.as<const float>(), logits.stride[0], logits.rows(), logits.shape[1], out.data()},
+        device_->stream());
     launched("log_sum_exp");
   }
 

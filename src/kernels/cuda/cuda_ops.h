@@ -1,4 +1,5 @@
-// The operator table of a Hopper GPU: cuBLASLt and own kernels, all enqueued on the device's stream.
+// The operator table of a Hopper GPU: cuBLASLt and own kernels, all enqueued on the device's
+// stream.
 //
 // Ownership:     borrows device and pool; weights and tables own their device memory.
 // Thread safety: the engine thread only.

@@ -118,8 +118,8 @@ void launch_norm(const NormKernelArgs& args, int64_t rows, cudaStream_t stream) 
   }
 }
 
-// Kernels over rows take their columns from the block's x and its rows from y, which may be fewer than
-// there are: no division.
+// Kernels over rows take their columns from the block's x and its rows from y, which may be fewer
+// than there are: no division.
 constexpr int64_t kMaxGridRows = 65535;
 
 struct RowGrid {
@@ -136,12 +136,8 @@ struct RowGrid {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) silu_and_mul_kernel(const T* gate_up,
-                                                                T* out,
-                                                                int64_t gate_stride,
-                                                                int64_t out_stride,
-                                                                int vectors,
-                                                                int64_t rows) {
+__global__ void __launch_bounds__(kThreads) silu_and_mul_kernel(
+    const T* gate_up, T* out, int64_t gate_stride, int64_t out_stride, int vectors, int64_t rows) {
   const int item = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   let_successor_start();
   wait_for_predecessor();
@@ -201,8 +197,8 @@ __global__ void __launch_bounds__(1024) log_sum_exp_kernel(const LogSumExpArgs a
   const auto add_four = [&](const float4& four) {
     mine.add(fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)), 0.0F);
     if (mine.max == -INFINITY) return;  // nothing but -inf so far: exp would see inf - inf
-    mine.sum += __expf(four.x - mine.max) + __expf(four.y - mine.max) +
-                __expf(four.z - mine.max) + __expf(four.w - mine.max);
+    mine.sum += __expf(four.x - mine.max) + __expf(four.y - mine.max) + __expf(four.z - mine.max) +
+                __expf(four.w - mine.max);
   };
   const bool aligned = reinterpret_cast<uintptr_t>(row) % 16 == 0;
   const int64_t quads = aligned ? args.cols / 4 : 0;
@@ -262,10 +258,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArgs args, int
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) random_fill_kernel(T* to,
-                                                               int64_t elements,
-                                                               uint64_t seed,
-                                                               float limit) {
+__global__ void __launch_bounds__(kThreads)
+    random_fill_kernel(T* to, int64_t elements, uint64_t seed, float limit) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   wait_for_predecessor();
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < elements;

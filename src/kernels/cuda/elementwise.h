@@ -1,8 +1,8 @@
 // Launchers of the kernels that are limited by memory or by their launch: one pass over the data,
 // 16-byte accesses, sums in f32.
 //
-// Pointers are device memory, strides count elements and are multiples of 8, as are column counts and
-// head sizes; data and rows are aligned to 16 bytes. Kernels start while their predecessor ends
+// Pointers are device memory, strides count elements and are multiples of 8, as are column counts
+// and head sizes; data and rows are aligned to 16 bytes. Kernels start while their predecessor ends
 // (chained_launch.cuh). Launch errors are the caller's to fetch (cudaGetLastError).
 #pragma once
 
@@ -21,7 +21,8 @@ struct DeviceRows {
   int64_t stride = 0;
 };
 
-// residual (f32) += x, unless x.data is null; out = residual / sqrt(mean(residual^2) + eps) * weight.
+// residual (f32) += x, unless x.data is null; out = residual / sqrt(mean(residual^2) + eps) *
+// weight.
 struct RmsNormArgs {
   DeviceRows residual, x, out;
   const float* weight = nullptr;  // [cols]

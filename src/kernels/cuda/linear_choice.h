@@ -1,4 +1,5 @@
-// Which of three ways a linear layer takes on a GPU, by shape, as measured (docs in linear_choice.cc).
+// Which of three ways a linear layer takes on a GPU, by shape, as measured (docs in
+// linear_choice.cc).
 #pragma once
 
 #include <cstdint>

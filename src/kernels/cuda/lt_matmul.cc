@@ -125,10 +125,12 @@ Status LtMatmul::prepare(const LtShape& shape, const void* weight, int64_t max_t
   }
   // Kernels are loaded when they first run: here, and with few tokens, which takes the same ones.
   const int64_t rows = std::min(max_tokens, kWarmUpTokens);
-  TENON_ASSIGN_OR_RETURN(const Buffer x, device_->allocate(static_cast<size_t>(
-                                             dtype_bytes(shape.dtype, rows * shape.k))));
-  TENON_ASSIGN_OR_RETURN(const Buffer y, device_->allocate(static_cast<size_t>(
-                                             dtype_bytes(shape.out_dtype, rows * shape.n))));
+  TENON_ASSIGN_OR_RETURN(
+      const Buffer x,
+      device_->allocate(static_cast<size_t>(dtype_bytes(shape.dtype, rows * shape.k))));
+  TENON_ASSIGN_OR_RETURN(
+      const Buffer y,
+      device_->allocate(static_cast<size_t>(dtype_bytes(shape.out_dtype, rows * shape.n))));
   for (const Choice& choice : fresh.choices) {
     const int64_t count = std::min(rows, choice.max_tokens);
     run_with(shape, choice.algorithm, weight,
@@ -167,8 +169,8 @@ void LtMatmul::run_with(const LtShape& shape,
   const float zero = 0.0F;
   if (what.status == CUBLAS_STATUS_SUCCESS) {
     what.keep(cublasLtMatmul(handle_, &what.operation, &one, weight, &what.weight, x.data, &what.x,
-                             &zero, y.data, &what.y, y.data, &what.y, &algorithm,
-                             workspace_.data(), workspace_.size(), device_->stream()));
+                             &zero, y.data, &what.y, y.data, &what.y, &algorithm, workspace_.data(),
+                             workspace_.size(), device_->stream()));
   }
   if (what.status != CUBLAS_STATUS_SUCCESS) {
     const cudaError_t launch = cudaGetLastError();

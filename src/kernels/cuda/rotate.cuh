@@ -16,8 +16,8 @@ struct RotaryTables {
   bool interleaved;
 };
 
-// Reads kPairs pairs of `head` from pair `first` on, rotates them in f32 and hands each half's rounded
-// values to `store(feature, values)`. kPairs is 8 (16-byte accesses; half % 8 == 0) or 1.
+// Reads kPairs pairs of `head` from pair `first` on, rotates them in f32 and hands each half's
+// rounded values to `store(feature, values)`. kPairs is 8 (16-byte accesses; half % 8 == 0) or 1.
 template <typename T, int kPairs, typename Store>
 __device__ __forceinline__ void rotate_pairs(const T* head,
                                              int first,

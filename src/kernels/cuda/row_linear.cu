@@ -34,8 +34,7 @@ template <typename T, typename Out, int kTokens, int kPairs, int kDepth, int kWa
 __global__ void __launch_bounds__(kWarps * 32) row_linear_kernel(const KernelArgs args) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t first_row =
-      (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * (2 * kPairs);
+  const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * (2 * kPairs);
   const int steps = (args.k_units + kStepUnits - 1) / kStepUnits;
 
   // A row past the end reads the last one; its result is not stored.

@@ -1,11 +1,12 @@
-// y[T, N] = x[T, K] * W[N, K]^T for up to eight tokens, where the time is that of reading W once: each
-// warp reads whole rows of W, 512 bytes in a row at a time, many loads ahead, and needs nobody else.
+// y[T, N] = x[T, K] * W[N, K]^T for up to eight tokens, where the time is that of reading W once:
+// each warp reads whole rows of W, 512 bytes in a row at a time, many loads ahead, and needs nobody
+// else.
 //
-// The sums run on the tensor cores although a lane holds 8 columns of the same row as its neighbours:
-// in mma.m16n8k16 the four lanes of row g hold what is taken for row g of A and column g of B. Here
-// row g is segment g (32 columns) of a row of W, column g the same segment of x, so that the diagonal
-// of the product is the sums over the segments; the rest of it is not looked at. A and B are loaded as
-// they lie in memory and nothing is unpacked.
+// The sums run on the tensor cores although a lane holds 8 columns of the same row as its
+// neighbours: in mma.m16n8k16 the four lanes of row g hold what is taken for row g of A and column
+// g of B. Here row g is segment g (32 columns) of a row of W, column g the same segment of x, so
+// that the diagonal of the product is the sums over the segments; the rest of it is not looked at.
+// A and B are loaded as they lie in memory and nothing is unpacked.
 #pragma once
 
 #include <cuda_runtime_api.h>

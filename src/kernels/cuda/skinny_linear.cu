@@ -31,8 +31,9 @@ __device__ __forceinline__ uint4 load_weight(const uint4* from) {
   return value;
 }
 
-// Lane (g = lane / 4, t = lane % 4) holds rows g and g + 8 of a tile of W and token g of a tile of x,
-// and of each 32 columns the 8 from 8t on: elements 0..3 are its share of one mma, 4..7 of the next.
+// Lane (g = lane / 4, t = lane % 4) holds rows g and g + 8 of a tile of W and token g of a tile of
+// x, and of each 32 columns the 8 from 8t on: elements 0..3 are its share of one mma, 4..7 of the
+// next.
 template <typename T, typename Out, int kTokenTiles, int kRowTiles, int kWarps, int kDepth>
 __global__ void __launch_bounds__(kWarps * 32) skinny_linear_kernel(const KernelArgs args) {
   constexpr int kBlockRows = kRowTiles * kTileRows;

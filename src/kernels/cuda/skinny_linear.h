@@ -1,10 +1,10 @@
 // y[T, N] = x[T, K] * W[N, K]^T for few tokens, where the time is that of reading W once.
 //
-// Each block takes 16 or 32 rows of W and its warps share the columns; the products run on the tensor
-// cores (mma.sync m16n8k16, W on the 16-side, tokens on the 8-side), so arithmetic never shows. Since
-// a sum over k may take k in any order, each lane takes 8 consecutive k of its row as its share of two
-// instructions: W and x are read with plain 16-byte loads and nothing is rearranged. Sums in f32, in
-// an order that depends on the shape of W alone.
+// Each block takes 16 or 32 rows of W and its warps share the columns; the products run on the
+// tensor cores (mma.sync m16n8k16, W on the 16-side, tokens on the 8-side), so arithmetic never
+// shows. Since a sum over k may take k in any order, each lane takes 8 consecutive k of its row as
+// its share of two instructions: W and x are read with plain 16-byte loads and nothing is
+// rearranged. Sums in f32, in an order that depends on the shape of W alone.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -69,11 +69,8 @@ Status WeightUpload::put(const WeightSource& source, DType dtype, std::byte* tar
   return device_->status();
 }
 
-void WeightUpload::fill(const WeightSource& source,
-                        int64_t first_row,
-                        int64_t rows,
-                        DType dtype,
-                        std::byte* to) {
+void WeightUpload::fill(
+    const WeightSource& source, int64_t first_row, int64_t rows, DType dtype, std::byte* to) {
   const int64_t row_bytes = source.cols * kHalfBytes;
   const int64_t grain = std::max<int64_t>(1, kGrainBytes / row_bytes);
   pool_->parallel_for(rows, grain, [&](int64_t begin, int64_t end, int thread) {

@@ -21,9 +21,9 @@ class WeightUpload {
  public:
   WeightUpload(CudaDevice* device, ThreadPool* pool) : device_(device), pool_(pool) {}
 
-  // Enqueues all rows of `source` as `dtype` (bf16 or f16) to `target`, dense. Returns when the source
-  // has been read; its file pages are then dropped from memory. Errors: kResourceExhausted (the
-  // ring), the device's.
+  // Enqueues all rows of `source` as `dtype` (bf16 or f16) to `target`, dense. Returns when the
+  // source has been read; its file pages are then dropped from memory. Errors: kResourceExhausted
+  // (the ring), the device's.
   Status put(const WeightSource& source, DType dtype, std::byte* target);
 
   // Waits for the copies and gives the ring back.
@@ -36,7 +36,8 @@ class WeightUpload {
     std::unique_ptr<Fence> copied;
   };
   Status take_ring();
-  void fill(const WeightSource& source, int64_t first_row, int64_t rows, DType dtype, std::byte* to);
+  void fill(
+      const WeightSource& source, int64_t first_row, int64_t rows, DType dtype, std::byte* to);
 
   CudaDevice* device_;
   ThreadPool* pool_;

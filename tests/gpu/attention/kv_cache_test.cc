@@ -31,7 +31,8 @@ Result<KvPool> make_pool(CudaDevice* device, const KvCacheSpec& spec, KvLayout l
   return pool;
 }
 
-// All cells, in the order they have in memory. The base of a pool's first layer is that of its memory.
+// All cells, in the order they have in memory. The base of a pool's first layer is that of its
+// memory.
 std::vector<float> cells_of(CudaDevice* device, const KvPool& pool) {
   std::vector<std::byte> bytes(static_cast<size_t>(pool.bytes()));
   device->read(bytes.data(), pool.view(0).base, bytes.size());
@@ -48,15 +49,15 @@ struct WriteCase {
 
 void PrintTo(const WriteCase& c, std::ostream* out) {
   *out << "head_dim " << c.head_dim_k << "/" << c.head_dim_v << " rotary_dim " << c.rotary_dim
-       << (c.interleaved ? " interleaved" : "") << " heads " << c.q_heads << "/" << c.kv_heads << " "
-       << kv_layout_name(c.layout) << " " << dtype_traits(c.dtype).name << " in "
+       << (c.interleaved ? " interleaved" : "") << " heads " << c.q_heads << "/" << c.kv_heads
+       << " " << kv_layout_name(c.layout) << " " << dtype_traits(c.dtype).name << " in "
        << dtype_traits(c.cache_dtype).name;
 }
 
 class KvWrite : public ::testing::TestWithParam<WriteCase> {};
 
-// T tokens at scattered slots, some nowhere, in layer 1 of 2: cells hold what the host computes, and
-// every other cell of the pool stays as it was.
+// T tokens at scattered slots, some nowhere, in layer 1 of 2: cells hold what the host computes,
+// and every other cell of the pool stays as it was.
 TEST_P(KvWrite, CellsHoldWhatTheHostComputes) {
   TENON_GPU_OR_SKIP(device);
   const WriteCase& c = GetParam();
@@ -116,8 +117,7 @@ TEST_P(KvWrite, CellsHoldWhatTheHostComputes) {
       }
       const float unit = unit_roundoff(c.dtype);
       expect_within(activations.get(), qkv, "activations", [&](size_t i) {
-        const bool rotated =
-            with_rope && static_cast<int64_t>(i) % width < q_cols + k_cols;
+        const bool rotated = with_rope && static_cast<int64_t>(i) % width < q_cols + k_cols;
         return rotated ? 1.01F * unit * std::abs(qkv[i]) + 1e-5F : 0.0F;
       });
 
@@ -230,8 +230,8 @@ TEST_P(KvBlocks, CopiesFollowTheirOrder) {
   EXPECT_EQ(device_bytes(pool), bytes_of(host));
 }
 
-// Out and back in to other blocks, with the device writing to the blocks before and after: the copies
-// carry what was there between.
+// Out and back in to other blocks, with the device writing to the blocks before and after: the
+// copies carry what was there between.
 TEST_P(KvBlocks, SwapsAreOrderedWithTheWorkOfTheDevice) {
   KvPool old_values = numbered(64, 1);
   KvPool values = numbered(64, 2);
@@ -244,7 +244,7 @@ TEST_P(KvBlocks, SwapsAreOrderedWithTheWorkOfTheDevice) {
   };
   std::vector<BlockCopy> out;
   std::vector<BlockCopy> in;
-  for (int32_t i = 0; i < 20; ++i) out.push_back({5 + i, 70 + i});      // a run
+  for (int32_t i = 0; i < 20; ++i) out.push_back({5 + i, 70 + i});       // a run
   for (int32_t i = 0; i < 20; ++i) out.push_back({40 + i, 60 - 2 * i});  // scattered
   for (const BlockCopy& copy : out) in.push_back({copy.dst, 63 - copy.src % 64});
   KvBlockMover mover(device_);

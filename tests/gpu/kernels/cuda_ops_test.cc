@@ -1,5 +1,5 @@
-// The CUDA operators against the reference ones. Inputs are rounded to the type they are passed in, so
-// that what remains is the rounding of results (and of f32 sums, bounded by norms).
+// The CUDA operators against the reference ones. Inputs are rounded to the type they are passed in,
+// so that what remains is the rounding of results (and of f32 sums, bounded by norms).
 #include "kernels/cuda/cuda_ops.h"
 
 #include <gtest/gtest.h>
@@ -99,16 +99,16 @@ class CudaOps : public ::testing::TestWithParam<DType> {
       for (const DType out : {dtype(), DType::kF32}) {
         GpuMatrix result(device_, out, tokens, n, n + 8 - n % 8);
         ops_->linear(*weight, input.view(), result.view());
-        expect_within(
-            result.get(), want,
-            fmt::format("{} x {} x {} to {}", tokens, n, k, dtype_traits(out).name), [&](size_t i) {
-              const auto token = static_cast<int64_t>(i) / n;
-              const auto row = static_cast<int64_t>(i) % n;
-              const double sum = static_cast<double>(k) * 0x1p-24 *
-                                 x_norms[static_cast<size_t>(token)] *
-                                 weight_norms[static_cast<size_t>(row)];
-              return sum + 1.001 * unit_roundoff(out) * std::abs(want[i]);
-            });
+        expect_within(result.get(), want,
+                      fmt::format("{} x {} x {} to {}", tokens, n, k, dtype_traits(out).name),
+                      [&](size_t i) {
+                        const auto token = static_cast<int64_t>(i) / n;
+                        const auto row = static_cast<int64_t>(i) % n;
+                        const double sum = static_cast<double>(k) * 0x1p-24 *
+                                           x_norms[static_cast<size_t>(token)] *
+                                           weight_norms[static_cast<size_t>(row)];
+                        return sum + 1.001 * unit_roundoff(out) * std::abs(want[i]);
+                      });
       }
     }
   }
@@ -253,8 +253,7 @@ TEST_P(CudaOps, NormsOfManySizes) {
         reference_->add_rms_norm(host_view(residual, rows, cols), host_view(x, rows, cols), weight,
                                  1e-5F, host_view(want, rows, cols));
         GpuMatrix out(device_, dtype(), rows, cols);
-        ops_->add_rms_norm(gpu_residual.view(), gpu_x.view(), gpu_weight.span(), 1e-5F,
-                           out.view());
+        ops_->add_rms_norm(gpu_residual.view(), gpu_x.view(), gpu_weight.span(), 1e-5F, out.view());
         expect_within(out.get(), want, fmt::format("add_rms_norm {} x {}", rows, cols),
                       bound(want));
         EXPECT_EQ(gpu_residual.get(), residual);  // one f32 addition, the same everywhere
@@ -292,12 +291,11 @@ TEST_P(CudaOps, RotationsOfManyHeadSizes) {
         const GpuArray<int32_t> gpu_positions(device_, positions);
         ops_->rope(gpu_x.view(), gpu_positions.span(), head_dim,
                    {rotary_dim, interleaved, cos.span(), sin.span()});
-        expect_within(gpu_x.get(), x,
-                      fmt::format("head_dim {} rotary_dim {} interleaved {} rows {}", head_dim,
-                                  rotary_dim, interleaved, rows),
-                      [&](size_t i) {
-                        return 1.01F * unit_roundoff(dtype()) * std::abs(x[i]) + 1e-5F;
-                      });
+        expect_within(
+            gpu_x.get(), x,
+            fmt::format("head_dim {} rotary_dim {} interleaved {} rows {}", head_dim, rotary_dim,
+                        interleaved, rows),
+            [&](size_t i) { return 1.01F * unit_roundoff(dtype()) * std::abs(x[i]) + 1e-5F; });
       }
     }
   }
@@ -306,8 +304,7 @@ TEST_P(CudaOps, RotationsOfManyHeadSizes) {
 TEST_P(CudaOps, SiluAndMul) {
   for (const int64_t cols : {8, 576, 1536, 14336}) {
     for (const int64_t rows : {1, 3, 17, 257}) {
-      std::vector<float> gate_up =
-          rounded_all(dtype(), normal_values(rows * 2 * cols, 5, 6.0F));
+      std::vector<float> gate_up = rounded_all(dtype(), normal_values(rows * 2 * cols, 5, 6.0F));
       GpuMatrix in(device_, dtype(), rows, 2 * cols);
       in.set(gate_up);
       std::vector<float> want(static_cast<size_t>(rows * cols));
@@ -342,9 +339,9 @@ TEST_P(CudaOps, LogSumExp) {
     const int64_t rows = 6;
     std::vector<float> logits = normal_values(rows * cols, 7, 10.0F);
     for (int64_t c = 0; c < cols; ++c) {
-      logits[static_cast<size_t>(cols + c)] = -inf;                          // nothing allowed
-      if (c != cols / 2) logits[static_cast<size_t>(2 * cols + c)] = -inf;   // one allowed
-      logits[static_cast<size_t>(3 * cols + c)] += 3e4F;                     // exp overflows
+      logits[static_cast<size_t>(cols + c)] = -inf;                         // nothing allowed
+      if (c != cols / 2) logits[static_cast<size_t>(2 * cols + c)] = -inf;  // one allowed
+      logits[static_cast<size_t>(3 * cols + c)] += 3e4F;                    // exp overflows
       if (c % 2 == 0) logits[static_cast<size_t>(4 * cols + c)] = -inf;
     }
     logits[static_cast<size_t>(5 * cols + cols / 3)] = inf;
@@ -359,7 +356,8 @@ TEST_P(CudaOps, LogSumExp) {
       if (std::isinf(want[row])) {
         EXPECT_EQ(got[row], want[row]) << row << " of " << cols;
       } else {
-        EXPECT_NEAR(got[row], want[row], 1e-4 + 1e-6 * std::abs(want[row])) << row << " of " << cols;
+        EXPECT_NEAR(got[row], want[row], 1e-4 + 1e-6 * std::abs(want[row]))
+            << row << " of " << cols;
       }
     }
   }
@@ -426,8 +424,7 @@ TEST_P(CudaOps, WhatAGpuCannotServeIsRefused) {
   const WeightSource good_source = good.source();
   EXPECT_EQ(ops_->make_linear({&good_source, 1}, true).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(ops_->make_linear({}, false).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(make_cuda_ops(device_, &pool_, DType::kF32).status().code(),
-            StatusCode::kUnsupported);
+  EXPECT_EQ(make_cuda_ops(device_, &pool_, DType::kF32).status().code(), StatusCode::kUnsupported);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types,

@@ -1,5 +1,5 @@
-// Matrices in GPU memory for kernel tests: values go there rounded to the type of the tensor, and come
-// back as f32; memory that nothing was written to holds NaN.
+// Matrices in GPU memory for kernel tests: values go there rounded to the type of the tensor, and
+// come back as f32; memory that nothing was written to holds NaN.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,8 +47,7 @@ inline std::vector<std::byte> encoded(DType dtype, const std::vector<float>& val
     if (dtype == DType::kF32) {
       std::memcpy(bytes.data() + 4 * i, &values[i], 4);
     } else {
-      const uint16_t bits =
-          dtype == DType::kBF16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
+      const uint16_t bits = dtype == DType::kBF16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
       std::memcpy(bytes.data() + 2 * i, &bits, 2);
     }
   }

@@ -1,5 +1,5 @@
-// The own kernels of linear layers, called directly: every shape they accept, whatever the rule that
-// chooses between them says.
+// The own kernels of linear layers, called directly: every shape they accept, whatever the rule
+// that chooses between them says.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -49,15 +49,16 @@ struct Problem {
 };
 
 template <typename Launch>
-void check(CudaDevice* device, const Problem& p, DType dtype, const std::string& what, Launch launch) {
+void check(
+    CudaDevice* device, const Problem& p, DType dtype, const std::string& what, Launch launch) {
   GpuMatrix x(device, dtype, p.tokens, p.k, p.k + 16);
   GpuMatrix w(device, dtype, p.n, p.k);
   x.set(p.x);
   w.set(p.w);
   for (const DType out : {dtype, DType::kF32}) {
     GpuMatrix y(device, out, p.tokens, p.n, p.n + 5);
-    SkinnyLinearArgs args{w.view().data, x.view().data, y.view().data, p.n, p.k, p.k + 16, p.n + 5,
-                          p.tokens,      dtype,         out};
+    SkinnyLinearArgs args{w.view().data, x.view().data, y.view().data, p.n,   p.k,
+                          p.k + 16,      p.n + 5,       p.tokens,      dtype, out};
     launch(args);
     ASSERT_EQ(cudaGetLastError(), cudaSuccess) << what;
     expect_within(y.get(), p.want, fmt::format("{}: {} x {} x {}", what, p.tokens, p.n, p.k),
@@ -143,12 +144,18 @@ TEST(LinearKernels, ChainsKeepTheirOrder) {
     GpuMatrix activated(device, dtype, tokens, inner);
     const auto linear = [&](const GpuMatrix& w, const GpuMatrix& from, const GpuMatrix& to,
                             bool by_rows) {
-      SkinnyLinearArgs args{w.view().data,        from.view().data,  to.view().data,
-                            w.view().shape[0],    w.view().shape[1], from.view().stride[0],
-                            to.view().stride[0], tokens,            dtype,
+      SkinnyLinearArgs args{w.view().data,
+                            from.view().data,
+                            to.view().data,
+                            w.view().shape[0],
+                            w.view().shape[1],
+                            from.view().stride[0],
+                            to.view().stride[0],
+                            tokens,
+                            dtype,
                             dtype};
-        by_rows ? launch_row_linear(args, device->stream())
-               : launch_skinny_linear(args, device->stream());
+      by_rows ? launch_row_linear(args, device->stream())
+              : launch_skinny_linear(args, device->stream());
     };
     const auto chain = [&](bool waiting, bool by_rows) {
       residual.set(normal_values(tokens * hidden, 4));
