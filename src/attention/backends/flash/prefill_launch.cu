@@ -2,13 +2,32 @@
 
 namespace tenon::flash {
 
-TensorMapWriter::TensorMapWriter() {
-  void* entry = nullptr;
+namespace {
+
+struct EncodeEntry {
+  decltype(&cuTensorMapEncodeTiled) function = nullptr;
+  cudaError_t error = cudaSuccess;
+};
+// The driver's function, found at run time: nothing links against the driver.
+EncodeEntry find_encode() {
+  EncodeEntry entry;
+  void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  error_ = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                            cudaEnableDefault, &found);
-  if (error_ == cudaSuccess && found != cudaDriverEntryPointSuccess) error_ = cudaErrorNotSupported;
-  encode_ = reinterpret_cast<decltype(encode_)>(entry);
+  entry.error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                 cudaEnableDefault, &found);
+  if (entry.error == cudaSuccess && found != cudaDriverEntryPointSuccess) {
+    entry.error = cudaErrorNotSupported;
+  }
+  entry.function = reinterpret_cast<decltype(entry.function)>(function);
+  return entry;
+}
+
+}  // namespace
+
+TensorMapWriter::TensorMapWriter() {
+  static const EncodeEntry entry = find_encode();
+  encode_ = entry.function;
+  error_ = entry.error;
 }
 
 void TensorMapWriter::write(CUtensorMap& map, const Tensor& tensor, bool bf16) {
