@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/backends/flash/decode_plan.h"
+#include "attention/backends/flash/flash_plan.h"
 #include "attention/synthetic_batch.h"
 
 namespace tenon::flash {
@@ -201,6 +202,117 @@ TEST(FlashPlan, ATileSeesWhatItsLastTokenSees) {
   EXPECT_EQ(dealt.tiles[1].first_row, 16);
   EXPECT_EQ(dealt.tiles[1].rows, 14);
   EXPECT_EQ(dealt.tiles[1].keys, 25);
+}
+
+// ---- the plan of a whole step ----
+
+PlanShape step_shape(int32_t group, AttentionSplit split) {
+  PlanShape shape;
+  shape.multiprocessors = 132;
+  shape.head_dim = 128;
+  shape.split = split;
+  for (DecodePlanShape* decode : {&shape.narrow, &shape.wide}) {
+    decode->blocks = 132;
+    decode->num_kv_heads = 8;
+    decode->group = group;
+    decode->tile_rows = decode == &shape.wide ? 64 : group <= 8 ? 8 : 16;
+    decode->page_size = 16;
+  }
+  shape.prefill.num_q_heads = 8 * group;
+  shape.prefill.num_kv_heads = 8;
+  shape.prefill.head_dim = 128;
+  shape.prefill.page_size = 16;
+  shape.has_prefill = true;
+  return shape;
+}
+
+class StepPlan {
+ public:
+  StepPlan(const PlanShape& shape, std::string_view spec)
+      : StepPlan(shape, *parse_batch_spec(spec)) {}
+  StepPlan(const PlanShape& shape, const std::vector<BatchSpecRow>& rows) {
+    const SyntheticBatch batch = make_batch(rows, 16, blocks_needed(rows, 16), 3);
+    AttentionLimits limits;
+    limits.max_num_seqs = std::max(batch.view.num_rows(), 1);
+    limits.max_num_batched_tokens = std::max(batch.view.num_tokens(), 1);
+    limits.max_seq_len = std::max(batch.view.max_seq_len, 1);
+    const int64_t most = FlashPlan::max_bytes(shape, limits);
+    std::vector<std::byte> buffer(static_cast<size_t>(most) + 64);
+    std::vector<PrefillRow> room;
+    plan.build(shape, batch.view, buffer.data(), room);
+    EXPECT_LE(plan.bytes, most);
+    EXPECT_EQ(plan.bytes - plan.pages_at,
+              static_cast<int64_t>(batch.page_indices.size() * sizeof(int32_t)));
+    // A row without query tokens has a way, but nothing to do.
+    EXPECT_LE(plan.narrow.rows + plan.wide.rows + plan.prefill.rows, batch.view.num_rows());
+  }
+  FlashPlan plan;
+};
+
+TEST(FlashStepPlan, FitsInItsBoundsWhateverTheBatch) {
+  std::mt19937 random(9);
+  for (int i = 0; i < 200; ++i) {
+    const PlanShape shape =
+        step_shape(1 + static_cast<int32_t>(random() % 20),
+                   static_cast<AttentionSplit>(random() % 3));
+    std::vector<BatchSpecRow> rows(random() % 30);
+    for (BatchSpecRow& row : rows) {
+      row.query_len = random() % 2 == 0 ? 1 : static_cast<int32_t>(random() % 300);
+      row.seq_len =
+          random() % 9 == 0 ? 0 : row.query_len + static_cast<int32_t>(random() % 3000);
+    }
+    const StepPlan step(shape, rows);
+  }
+}
+
+TEST(FlashStepPlan, RowsGoTheirWays) {
+  const PlanShape shape = step_shape(4, AttentionSplit::kAuto);
+  const FlashPlan mixed = StepPlan(shape, "1q2k_63q1s2k").plan;
+  EXPECT_EQ(mixed.narrow.rows, 63);
+  EXPECT_EQ(mixed.prefill.rows, 1);
+  EXPECT_TRUE(mixed.side_by_side);
+  EXPECT_EQ(mixed.narrow.blocks + mixed.prefill.max_blocks, 132);
+
+  const FlashPlan decode = StepPlan(shape, "63q1s2k").plan;
+  EXPECT_EQ(decode.narrow.blocks, 132);
+  EXPECT_EQ(decode.prefill.rows, 0);
+  EXPECT_FALSE(decode.side_by_side);
+
+  // The decode rows fill the memory's time; the prefill is short.
+  EXPECT_FALSE(StepPlan(shape, "1q256_128q1s4k").plan.side_by_side);
+  // A few decode rows are lost among the tiles of a long prefill.
+  EXPECT_EQ(StepPlan(shape, "8q1k_4q1s500").plan.prefill.rows, 12);
+  // One short extend of a long context is cut over all blocks; many go to the prefill kernel.
+  EXPECT_EQ(StepPlan(shape, "1q8s8k").plan.wide.rows, 1);
+  EXPECT_EQ(StepPlan(shape, "40q8s8k").plan.prefill.rows, 40);
+  EXPECT_EQ(StepPlan(shape, "40q2s8k").plan.narrow.rows, 40);
+
+  const FlashPlan split = StepPlan(step_shape(4, AttentionSplit::kSplit), "1q2k_63q1s2k").plan;
+  EXPECT_EQ(split.narrow.rows, 63);
+  EXPECT_FALSE(split.side_by_side);
+  const FlashPlan unified = StepPlan(step_shape(4, AttentionSplit::kUnified), "1q2k_63q1s2k").plan;
+  EXPECT_EQ(unified.prefill.rows, 64);
+
+  PlanShape no_prefill = shape;
+  no_prefill.has_prefill = false;
+  EXPECT_EQ(StepPlan(no_prefill, "1q2k_63q1s2k").plan.wide.rows, 1);
+}
+
+// What a captured graph holds: places and grids, which only the number of rows may decide.
+TEST(FlashStepPlan, DecodeBatchesOfOneSizeLookAlikeToAGraph) {
+  for (const int32_t group : {4, 12, 40}) {
+    const PlanShape shape = step_shape(group, AttentionSplit::kAuto);
+    const FlashPlan a = StepPlan(shape, "20q1s30").plan;
+    const FlashPlan b = StepPlan(shape, "1q1s9000_17q1s5_q1s0_q1s0").plan;
+    for (const auto part : {&FlashPlan::narrow, &FlashPlan::wide}) {
+      EXPECT_EQ((a.*part).tiles, (b.*part).tiles);
+      EXPECT_EQ((a.*part).blocks, (b.*part).blocks);
+      EXPECT_EQ((a.*part).tiles_at, (b.*part).tiles_at);
+      EXPECT_EQ((a.*part).stretches_at, (b.*part).stretches_at);
+    }
+    EXPECT_EQ(a.pages_at, b.pages_at);
+    EXPECT_EQ(a.prefill.rows + b.prefill.rows, 0);
+  }
 }
 
 }  // namespace

@@ -2,21 +2,30 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 
 namespace tenon::flash {
 namespace {
 
-// Query rows (tokens times the group) up to which a batch row is streamed in wide tiles: one tile a
-// KV head, however long the context.
+// Query rows (tokens times the group) up to which a batch row may be streamed in wide tiles: one tile
+// a KV head, however long the context.
 constexpr int64_t kWideRows = 64;
 
-// What the kernels reach on one H200 (docs/design/flash_backend.md), for dealing out multiprocessors.
-constexpr double kStreamBytesPerMultiprocessor = 75e9;  // a second, alone
-constexpr double kStreamBytesPerSecond = 4.3e12;        // all together
-constexpr double kPrefillFlopsPerMultiprocessor = 4.0e12;
-constexpr double kPrefillStartSeconds = 8e-6;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// What the kernels reach on one H200 (docs/design/flash_backend.md), for the choice of ways and for
+// dealing out multiprocessors.
+constexpr double kStreamBytesPerMultiprocessor = 60e9;  // a second
+constexpr double kStreamBytesBeside = 3.8e12;           // on any part of the multiprocessors
+constexpr double kStreamBytesAlone = 4.1e12;            // on all of them
+constexpr double kPrefillFlopsPerMultiprocessor = 4.1e12;
+constexpr double kStartSeconds = 8e-6;
+// The longer of two kernels side by side takes this part of the shorter one's time longer.
+constexpr double kDisturbance = 0.17;
+// Decode rows that take less than this part of the prefill rows' time vanish among their tiles.
+constexpr double kSmallPart = 0.25;
 
 int64_t align(int64_t offset) {
   return (offset + 63) / 64 * 64;
@@ -70,24 +79,66 @@ void deal(const DecodePlanShape& shape,
        static_cast<size_t>(max_decode_stretches(shape))});
 }
 
-// Keys that the tiles stream, over all heads.
-double streamed_keys(const DecodePlanShape& shape, const std::byte* buffer, const DecodePart& part) {
-  const auto* tiles = reinterpret_cast<const DecodeTile*>(buffer + part.tiles_at);
-  int64_t keys = 0;
-  for (int32_t i = 0; i < part.tiles; ++i) keys += tiles[i].keys;
-  return static_cast<double>(keys) * shape.num_kv_heads;
-}
-
 }  // namespace
 
-FlashPlan::Way FlashPlan::way_of(const PlanShape& shape, int32_t query_len) {
-  const int64_t packed = int64_t{query_len} * shape.narrow.group;
-  if (shape.split == AttentionSplit::kUnified) {
-    return shape.has_prefill ? Way::kPrefill : Way::kWide;
+Ways FlashPlan::choose(const PlanShape& shape, const BatchView& batch) {
+  Ways ways;
+  if (!shape.has_prefill) {
+    ways.prefill_from = kNever;
+    return ways;
   }
-  if (packed <= shape.narrow.tile_rows) return Way::kNarrow;
-  if (packed <= kWideRows || query_len <= 1 || !shape.has_prefill) return Way::kWide;
-  return Way::kPrefill;
+  if (shape.split == AttentionSplit::kUnified) {
+    ways.prefill_from = 0;
+    return ways;
+  }
+  const int64_t group = shape.narrow.group;
+  int64_t extends = 0;  // rows that wide tiles could take
+  for (int32_t row = 0; row < batch.num_rows(); ++row) {
+    const int32_t query_len = batch.query_len(row);
+    const int64_t packed = query_len * group;
+    if (query_len > 1 && packed > shape.narrow.tile_rows && packed <= kWideRows) ++extends;
+  }
+  // The prefill kernel is quicker on them, but does not split keys: it needs enough rows.
+  const bool many = 2 * extends * shape.narrow.num_kv_heads > shape.multiprocessors;
+  ways.prefill_from = many ? shape.narrow.tile_rows + 1 : kWideRows + 1;
+  if (shape.split == AttentionSplit::kSplit) return ways;
+
+  double pairs = 0;  // of query and key, in rows for the prefill kernel
+  double keys = 0;   // that are streamed
+  for (int32_t row = 0; row < batch.num_rows(); ++row) {
+    const double query_len = batch.query_len(row);
+    const double seq_len = batch.seq_lens[static_cast<size_t>(row)];
+    if (!ways.is_prefill(batch.query_len(row), group)) {
+      keys += seq_len;
+    } else if (seq_len > 0) {
+      pairs += query_len * (seq_len - (shape.narrow.causal ? 0.5 * (query_len - 1) : 0.0));
+    }
+  }
+  if (pairs == 0 || keys == 0) return ways;
+  const double flops = 4.0 * pairs * shape.head_dim * shape.prefill.num_q_heads;
+  // K and V, two bytes each.
+  const double bytes = 4.0 * keys * shape.head_dim * shape.prefill.num_kv_heads;
+  const int32_t all = shape.multiprocessors;
+  const double prefill_alone = kStartSeconds + flops / (all * kPrefillFlopsPerMultiprocessor);
+  const double stream_alone = kStartSeconds + bytes / kStreamBytesAlone;
+  if (stream_alone < kSmallPart * prefill_alone) {
+    ways.prefill_from = 0;
+    return ways;
+  }
+  double best = prefill_alone + stream_alone;
+  for (int32_t blocks = 4; blocks < all; blocks += 4) {
+    const double prefill =
+        kStartSeconds + flops / ((all - blocks) * kPrefillFlopsPerMultiprocessor);
+    const double stream =
+        kStartSeconds +
+        bytes / std::min(kStreamBytesBeside, blocks * kStreamBytesPerMultiprocessor);
+    const double seconds = std::max(prefill, stream) + kDisturbance * std::min(prefill, stream);
+    if (seconds < best) {
+      best = seconds;
+      ways.decode_blocks = blocks;
+    }
+  }
+  return ways;
 }
 
 int64_t FlashPlan::max_bytes(const PlanShape& shape, const AttentionLimits& limits) {
@@ -112,30 +163,31 @@ void FlashPlan::build(const PlanShape& shape,
                       std::byte* buffer,
                       std::vector<PrefillRow>& rows) {
   rows.clear();
-  side_by_side = false;
+  const Ways ways = choose(shape, batch);
+  const auto is_narrow = [&](int32_t query_len) {
+    return int64_t{query_len} * shape.narrow.group <= shape.narrow.tile_rows;
+  };
   DecodePartWriter narrow_writer(shape.narrow, buffer, 0);
   for (int32_t row = 0; row < batch.num_rows(); ++row) {
-    if (way_of(shape, batch.query_len(row)) == Way::kNarrow) narrow_writer.add(batch, row);
+    const int32_t query_len = batch.query_len(row);
+    if (!ways.is_prefill(query_len, shape.narrow.group) && is_narrow(query_len)) {
+      narrow_writer.add(batch, row);
+    }
   }
   DecodePartWriter wide_writer(shape.wide, buffer, narrow_writer.end());
   for (int32_t row = 0; row < batch.num_rows(); ++row) {
     const auto b = static_cast<size_t>(row);
-    switch (way_of(shape, batch.query_len(row))) {
-      case Way::kNarrow:
-        break;
-      case Way::kWide:
-        wide_writer.add(batch, row);
-        break;
-      case Way::kPrefill: {
-        PrefillRow entry;
-        entry.q_begin = batch.query_start_loc[b];
-        entry.q_len = batch.query_len(row);
-        entry.kv_len = batch.seq_lens[b];
-        entry.ragged = entry.kv_len == entry.q_len;
-        entry.kv_begin = entry.ragged ? entry.q_begin : batch.page_indptr[b];
-        if (entry.q_len > 0) rows.push_back(entry);
-        break;
-      }
+    const int32_t query_len = batch.query_len(row);
+    if (ways.is_prefill(query_len, shape.narrow.group)) {
+      PrefillRow entry;
+      entry.q_begin = batch.query_start_loc[b];
+      entry.q_len = query_len;
+      entry.kv_len = batch.seq_lens[b];
+      entry.ragged = entry.kv_len == entry.q_len;
+      entry.kv_begin = entry.ragged ? entry.q_begin : batch.page_indptr[b];
+      if (query_len > 0) rows.push_back(entry);
+    } else if (!is_narrow(query_len)) {
+      wide_writer.add(batch, row);
     }
   }
   narrow = narrow_writer.part();
@@ -159,50 +211,12 @@ void FlashPlan::build(const PlanShape& shape,
   std::memcpy(buffer + pages_at, pages.data(), pages.size_bytes());
   bytes = pages_at + static_cast<int64_t>(pages.size_bytes());
 
-  int32_t narrow_blocks = shape.narrow.blocks;
-  int32_t wide_blocks = shape.wide.blocks;
-  const bool both = narrow.tiles + wide.tiles > 0 && prefill.plan.num_tiles > 0;
-  if (both && shape.split == AttentionSplit::kAuto) {
-    const double keys = streamed_keys(shape.narrow, buffer, narrow) +
-                        streamed_keys(shape.wide, buffer, wide);
-    const int32_t blocks = share_multiprocessors(shape, rows, keys);
-    if (blocks > 0) {
-      side_by_side = true;
-      narrow_blocks = wide_blocks = blocks;
-      prefill.max_blocks = shape.multiprocessors - blocks;
-    }
-  }
-  deal(shape.narrow, batch.page_indices, buffer, narrow_blocks, narrow);
-  deal(shape.wide, batch.page_indices, buffer, wide_blocks, wide);
-}
-
-int32_t FlashPlan::share_multiprocessors(const PlanShape& shape,
-                                         std::span<const PrefillRow> rows,
-                                         double keys) {
-  double pairs = 0;  // of query and key
-  for (const PrefillRow& row : rows) {
-    const double hidden = shape.narrow.causal ? 0.5 * (row.q_len - 1) : 0.0;
-    pairs += row.kv_len == 0 ? 0.0 : row.q_len * (row.kv_len - hidden);
-  }
-  const double flops = 4.0 * pairs * shape.head_dim * shape.prefill.num_q_heads;
-  const double bytes = keys * 4.0 * shape.head_dim;  // K and V, two bytes each
-  const auto stream_seconds = [&](int32_t blocks) {
-    return bytes / std::min(kStreamBytesPerSecond, blocks * kStreamBytesPerMultiprocessor);
-  };
-  const auto prefill_seconds = [&](int32_t blocks) {
-    return flops / (blocks * kPrefillFlopsPerMultiprocessor) + kPrefillStartSeconds;
-  };
-  const int32_t all = shape.multiprocessors;
-  double best = stream_seconds(all) + prefill_seconds(all);
-  int32_t best_blocks = 0;
-  for (int32_t blocks = 4; blocks < all; blocks += 4) {
-    const double seconds = std::max(stream_seconds(blocks), prefill_seconds(all - blocks));
-    if (seconds < best) {
-      best = seconds;
-      best_blocks = blocks;
-    }
-  }
-  return best_blocks;
+  side_by_side = ways.decode_blocks > 0;
+  prefill.max_blocks = side_by_side ? shape.multiprocessors - ways.decode_blocks : 0;
+  deal(shape.narrow, batch.page_indices, buffer,
+       side_by_side ? ways.decode_blocks : shape.narrow.blocks, narrow);
+  deal(shape.wide, batch.page_indices, buffer,
+       side_by_side ? ways.decode_blocks : shape.wide.blocks, wide);
 }
 
 std::string FlashPlan::describe() const {

@@ -46,6 +46,18 @@ struct PrefillPart {
   int64_t tiles_at = 0;
 };
 
+// Rows of at least `prefill_from` packed query rows (tokens times the group) go to the prefill kernel.
+struct Ways {
+  int64_t prefill_from = 0;
+  int32_t decode_blocks = 0;  // beside the prefill kernel; 0: one kernel after the other
+
+  // A single query token is a matter of the decode kernel, whatever the group, unless all rows are
+  // the prefill kernel's.
+  [[nodiscard]] bool is_prefill(int32_t query_len, int64_t group) const {
+    return prefill_from == 0 || (query_len > 1 && query_len * group >= prefill_from);
+  }
+};
+
 class FlashPlan final : public AttentionMetadata {
  public:
   // Bytes that the plan of any step within `limits` takes at most.
@@ -66,12 +78,8 @@ class FlashPlan final : public AttentionMetadata {
   bool side_by_side = false;  // decode and prefill run at the same time
 
  private:
-  enum class Way : uint8_t { kNarrow, kWide, kPrefill };
-  [[nodiscard]] static Way way_of(const PlanShape& shape, int32_t query_len);
-  // Blocks for the decode kernel beside a prefill of `rows`; 0: one after the other is quicker.
-  [[nodiscard]] static int32_t share_multiprocessors(const PlanShape& shape,
-                                                     std::span<const PrefillRow> rows,
-                                                     double keys);
+  // Which rows the prefill kernel gets, and how the kernels share the device.
+  [[nodiscard]] static Ways choose(const PlanShape& shape, const BatchView& batch);
 };
 
 }  // namespace tenon::flash
