@@ -43,7 +43,9 @@ struct Case {
                                     {1, 64}, {1, 77}, {1, 333}, {1, 1500}};
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.name;
+}
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -56,26 +58,35 @@ std::vector<Case> cases() {
                                  (dtype == DType::kF16 ? "F16" : "BF16") + "Rows" +
                                  std::to_string(tile_rows);
         all.push_back({.name = name, .head_dim = dim, .tile_rows = tile_rows, .dtype = dtype});
-        all.push_back({.name = name + "Extends", .group = 3, .head_dim = dim,
-                       .tile_rows = tile_rows, .dtype = dtype, .rows = extends});
+        all.push_back({.name = name + "Extends",
+                       .group = 3,
+                       .head_dim = dim,
+                       .tile_rows = tile_rows,
+                       .dtype = dtype,
+                       .rows = extends});
       }
     }
   }
   for (const int32_t page : {1, 2, 5, 8, 24, 32, 64, 256}) {
     for (const bool heads_first : {false, true}) {
       all.push_back({.name = "Page" + std::to_string(page) + (heads_first ? "HeadsFirst" : ""),
-                     .page_size = page, .heads_first = heads_first});
+                     .page_size = page,
+                     .heads_first = heads_first});
     }
   }
   for (const int32_t group : {1, 2, 3, 5, 7, 8, 12, 16, 24, 64, 71}) {
-    all.push_back({.name = "Group" + std::to_string(group), .group = group,
-                   .tile_rows = group <= 8 ? 8 : group <= 16 ? 16 : 64});
+    all.push_back({.name = "Group" + std::to_string(group),
+                   .group = group,
+                   .tile_rows = group <= 8    ? 8
+                                : group <= 16 ? 16
+                                              : 64});
   }
   // Few blocks: long stretches, and many that are claimed.
   for (const int32_t blocks : {1, 2, 3, 7}) {
     for (const int32_t tile_rows : {8, 16, 64}) {
       all.push_back({.name = "Blocks" + std::to_string(blocks) + "Rows" + std::to_string(tile_rows),
-                     .tile_rows = tile_rows, .blocks = blocks,
+                     .tile_rows = tile_rows,
+                     .blocks = blocks,
                      .rows = {{1, 9000}, {2, 3000}, {1, 0}, {1, 5}, {1, 6001}, {1, 2048}}});
     }
   }
@@ -96,8 +107,7 @@ struct Problem {
   std::vector<float> want, want_lse, reach;  // reach: sum of p |v|, what rounding acts on
 
   explicit Problem(const Case& test)
-      : c(test),
-        batch(make_batch(c.rows, c.page_size, blocks_needed(c.rows, c.page_size) + 3, 5)) {
+      : c(test), batch(make_batch(c.rows, c.page_size, blocks_needed(c.rows, c.page_size) + 3, 5)) {
     int32_t keys = 0;
     for (const int32_t seq_len : batch.seq_lens) {
       first_key.push_back(keys);
@@ -122,7 +132,9 @@ struct Problem {
     for (float& value : made) value = rounded(c.dtype, value);
     return made;
   }
-  [[nodiscard]] const float* cell(const std::vector<float>& of, int32_t row, int32_t key,
+  [[nodiscard]] const float* cell(const std::vector<float>& of,
+                                  int32_t row,
+                                  int32_t key,
                                   int32_t head) const {
     const int64_t at = (int64_t{first_key[static_cast<size_t>(row)]} + key) * c.kv_heads + head;
     return of.data() + at * c.head_dim;
@@ -175,13 +187,17 @@ TEST_P(FlashDecode, MatchesDoublePrecision) {
   ASSERT_TRUE(decode_supports(variant));
 
   const DecodePlanShape shape{c.blocks > 0 ? c.blocks : decode_blocks(variant, device->num_sms()),
-                              c.kv_heads, c.group, c.tile_rows, c.page_size, c.causal};
+                              c.kv_heads,
+                              c.group,
+                              c.tile_rows,
+                              c.page_size,
+                              c.causal};
   std::vector<DecodeTile> tiles(
       static_cast<size_t>(max_decode_tiles(shape, batch.num_rows(), batch.num_tokens())));
   size_t count = 0;
   for (int32_t row = 0; row < batch.num_rows(); ++row) {
-    count += static_cast<size_t>(
-        make_decode_tiles(shape, batch, row, std::span(tiles).subspan(count)));
+    count +=
+        static_cast<size_t>(make_decode_tiles(shape, batch, row, std::span(tiles).subspan(count)));
   }
   tiles.resize(count);
   const auto most = static_cast<size_t>(max_decode_stretches(shape));
@@ -268,8 +284,12 @@ TEST_P(FlashDecode, MatchesDoublePrecision) {
   EXPECT_EQ(std::count(left.begin(), left.end(), 0), static_cast<ptrdiff_t>(left.size()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, FlashDecode, ::testing::ValuesIn(cases()),
-                         [](const ::testing::TestParamInfo<Case>& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         FlashDecode,
+                         ::testing::ValuesIn(cases()),
+                         [](const ::testing::TestParamInfo<Case>& test) {
+                           return test.param.name;
+                         });
 
 TEST(FlashDecodeVariants, Supports) {
   EXPECT_TRUE(decode_supports({128, true, 8}));
@@ -286,8 +306,9 @@ TEST(FlashDecodeVariants, FastDivisorIsExact) {
     const auto n = static_cast<int32_t>(random() & 0x7FFFFFFFU);
     const FastDivisor divisor(d);
     for (const int32_t value : {n, n / d * d, std::max(n / d * d - 1, 0), 0x7FFFFFFF}) {
-      ASSERT_EQ(static_cast<int32_t>((static_cast<uint64_t>(value) * divisor.factor) >> divisor.shift),
-                value / d)
+      ASSERT_EQ(
+          static_cast<int32_t>((static_cast<uint64_t>(value) * divisor.factor) >> divisor.shift),
+          value / d)
           << value << " / " << d;
     }
   }

@@ -38,10 +38,11 @@ void check_starts(const DecodePlanShape& shape, const SyntheticBatch& batch, con
 }
 
 Dealt deal(const DecodePlanShape& shape, const std::vector<BatchSpecRow>& rows) {
-  const SyntheticBatch batch = make_batch(rows, shape.page_size, blocks_needed(rows, shape.page_size), 3);
+  const SyntheticBatch batch =
+      make_batch(rows, shape.page_size, blocks_needed(rows, shape.page_size), 3);
   Dealt dealt;
-  dealt.tiles.resize(static_cast<size_t>(
-      max_decode_tiles(shape, batch.view.num_rows(), batch.view.num_tokens())));
+  dealt.tiles.resize(
+      static_cast<size_t>(max_decode_tiles(shape, batch.view.num_rows(), batch.view.num_tokens())));
   size_t count = 0;
   for (int32_t row = 0; row < batch.view.num_rows(); ++row) {
     count += static_cast<size_t>(
@@ -76,8 +77,8 @@ std::vector<std::vector<Piece>> pieces_of(const DecodePlanShape& shape, const De
       const int32_t keys = dealt.tiles[static_cast<size_t>(unit / shape.num_kv_heads)].keys;
       const int32_t begin = unit == s.unit_begin ? s.key_begin : 0;
       const int32_t end = unit + 1 == s.unit_end ? std::min(s.key_end, keys) : keys;
-      units[static_cast<size_t>(unit)].push_back({begin, end, i, begin > 0 ? s.first_stretch : i,
-                                                  end < keys ? s.last_stretch : i});
+      units[static_cast<size_t>(unit)].push_back(
+          {begin, end, i, begin > 0 ? s.first_stretch : i, end < keys ? s.last_stretch : i});
     }
   }
   return units;
@@ -143,9 +144,10 @@ TEST(FlashPlan, CoversEveryKeyOnceInRaggedBatches) {
     std::vector<BatchSpecRow> rows(random() % 40);
     for (BatchSpecRow& row : rows) {
       row.query_len = random() % 3 == 0 ? static_cast<int32_t>(random() % 50) : 1;
-      row.seq_len = random() % 8 == 0
-                        ? 0
-                        : row.query_len + static_cast<int32_t>(random() % (random() % 2 ? 50 : 5000));
+      row.seq_len =
+          random() % 8 == 0
+              ? 0
+              : row.query_len + static_cast<int32_t>(random() % (random() % 2 ? 50 : 5000));
     }
     check(shape, rows);
   }
@@ -176,7 +178,8 @@ TEST(FlashPlan, SpreadsBytesEvenly) {
   EXPECT_LT(longest_share(shape, ragged), 1.15);  // starting the short rows counts, too
 }
 
-// Where there is much to do, blocks start with less than their share, and the last stretches are short.
+// Where there is much to do, blocks start with less than their share, and the last stretches are
+// short.
 TEST(FlashPlan, KeepsWorkBackForBlocksThatAreQuick) {
   const DecodePlanShape shape{132, 8, 4, 16, 16, true};
   const Dealt dealt = deal(shape, decode_rows(64, 8192));
@@ -252,14 +255,12 @@ class StepPlan {
 TEST(FlashStepPlan, FitsInItsBoundsWhateverTheBatch) {
   std::mt19937 random(9);
   for (int i = 0; i < 200; ++i) {
-    const PlanShape shape =
-        step_shape(1 + static_cast<int32_t>(random() % 20),
-                   static_cast<AttentionSplit>(random() % 3));
+    const PlanShape shape = step_shape(1 + static_cast<int32_t>(random() % 20),
+                                       static_cast<AttentionSplit>(random() % 3));
     std::vector<BatchSpecRow> rows(random() % 30);
     for (BatchSpecRow& row : rows) {
       row.query_len = random() % 2 == 0 ? 1 : static_cast<int32_t>(random() % 300);
-      row.seq_len =
-          random() % 9 == 0 ? 0 : row.query_len + static_cast<int32_t>(random() % 3000);
+      row.seq_len = random() % 9 == 0 ? 0 : row.query_len + static_cast<int32_t>(random() % 3000);
     }
     const StepPlan step(shape, rows);
   }

@@ -1,7 +1,7 @@
-// Decode attention for Hopper (sm_90a): few query tokens per row against many keys in pages. Streams
-// the KV cache once, near the speed of the memory; query heads of a group and the tokens of a short
-// extend are packed into the rows of one matrix product (FlashDecoding with split keys; stream-K over
-// a fixed grid, see decode_plan.h). See docs/design/flash_backend.md.
+// Decode attention for Hopper (sm_90a): few query tokens per row against many keys in pages.
+// Streams the KV cache once, near the speed of the memory; query heads of a group and the tokens of
+// a short extend are packed into the rows of one matrix product (FlashDecoding with split keys;
+// stream-K over a fixed grid, see decode_plan.h). See docs/design/flash_backend.md.
 //
 // Ownership:     everything is borrowed; device memory must live until the launch has finished.
 // Thread safety: free functions without state.

@@ -40,8 +40,8 @@ class Dealer {
     s.unit_begin = static_cast<int32_t>(begin.unit);
     s.unit_end = static_cast<int32_t>(end.chunk == 0 ? end.unit : end.unit + 1);
     s.key_begin = static_cast<int32_t>(begin.chunk * kChunkKeys);
-    s.key_end = end.chunk == 0 ? DecodeStretch::kAllKeys
-                               : static_cast<int32_t>(end.chunk * kChunkKeys);
+    s.key_end =
+        end.chunk == 0 ? DecodeStretch::kAllKeys : static_cast<int32_t>(end.chunk * kChunkKeys);
     s.first_stretch = open_;
     if (begin.chunk != 0 && end.unit > begin.unit) {
       for (int32_t i = open_; i < next_; ++i) {
@@ -77,8 +77,8 @@ class Line {
     }
     if (t_ == tiles_.size()) return end();
     const int64_t chunks = chunks_of(tiles_[t_]);
-    const int64_t unit = static_cast<int64_t>(t_) * heads_ +
-                         (place - tile_begin_) / (chunks + kUnitCost);
+    const int64_t unit =
+        static_cast<int64_t>(t_) * heads_ + (place - tile_begin_) / (chunks + kUnitCost);
     const int64_t chunk = (place - tile_begin_) % (chunks + kUnitCost) - kUnitCost;
     if (chunks - chunk < kLeastPiece) return {unit + 1, 0};
     return {unit, chunk < kLeastPiece ? 0 : chunk};

@@ -1,16 +1,17 @@
 // The plan of the decode kernel (decode.h): which block of the grid streams which keys.
 //
-// Query rows are packed: a tile holds up to `tile_rows` (query token, head of the group) pairs of one
-// batch row, all of which read the keys of one KV head. (tile, KV head) is a unit, numbered
+// Query rows are packed: a tile holds up to `tile_rows` (query token, head of the group) pairs of
+// one batch row, all of which read the keys of one KV head. (tile, KV head) is a unit, numbered
 // tile * num_kv_heads + head. The plan lays the units on a line, as long as their keys plus a fixed
-// cost each, and cuts the line into stretches that mind the bytes only, not the units (stream-K, arXiv
-// 2301.03598). A unit that is cut leaves one partial result a piece; the block that finishes last
-// merges them, in the same launch.
+// cost each, and cuts the line into stretches that mind the bytes only, not the units (stream-K,
+// arXiv 2301.03598). A unit that is cut leaves one partial result a piece; the block that finishes
+// last merges them, in the same launch.
 //
 // Block b of the grid starts with stretch b. Multiprocessors do not all get the same share of the
 // memory's bandwidth, so where there is enough to do, an eighth of the line is kept back as short
-// stretches, which blocks claim in order when they have finished. The grid never depends on the batch:
-// blocks without a stretch end at once. Planning takes O(tiles + stretches) and allocates nothing.
+// stretches, which blocks claim in order when they have finished. The grid never depends on the
+// batch: blocks without a stretch end at once. Planning takes O(tiles + stretches) and allocates
+// nothing.
 //
 // Ownership:     writes into the caller's arrays. Thread safety: pure functions.
 #pragma once
@@ -37,9 +38,9 @@ struct alignas(32) DecodeTile {
   int32_t reserved;
 };
 
-// Units [unit_begin, unit_end), from key `key_begin` of the first one to key `key_end` of the last one.
-// Device format. What a block needs to start is here, so that it can ask for its first keys after one
-// read.
+// Units [unit_begin, unit_end), from key `key_begin` of the first one to key `key_end` of the last
+// one. Device format. What a block needs to start is here, so that it can ask for its first keys
+// after one read.
 struct alignas(64) DecodeStretch {
   static constexpr int32_t kAllKeys = 0x7fffffff;
   static constexpr int32_t kPages = 16;
@@ -88,9 +89,9 @@ int32_t make_decode_tiles(const DecodePlanShape& shape,
   return shape.tile_rows > 16 ? shape.blocks : 5 * shape.blocks;
 }
 
-// Deals the units of `tiles` out to stretches and returns their number, at least shape.blocks: the rest
-// of those are empty. `page_indices` are the batch's.
-// Requires: room for max_decode_stretches().
+// Deals the units of `tiles` out to stretches and returns their number, at least shape.blocks: the
+// rest of those are empty. `page_indices` are the batch's. Requires: room for
+// max_decode_stretches().
 int32_t deal_decode_tiles(const DecodePlanShape& shape,
                           std::span<const DecodeTile> tiles,
                           std::span<const int32_t> page_indices,

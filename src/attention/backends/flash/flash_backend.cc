@@ -14,8 +14,8 @@
 namespace tenon {
 namespace {
 
-using flash::DecodePart;
 using flash::DecodeParams;
+using flash::DecodePart;
 using flash::DecodeVariant;
 using flash::FastDivisor;
 using flash::FlashPlan;
@@ -99,7 +99,7 @@ class FlashImpl final : public AttentionImpl {
 
   FlashBackend* const backend_;
   const LayerParams params_;
-  DecodeParams decode_;    // what does not change from step to step
+  DecodeParams decode_;  // what does not change from step to step
   PrefillParams prefill_;
 };
 
@@ -138,8 +138,8 @@ FlashBackend::FlashBackend(const BackendContext& context)
     decode->tile_rows = decode == &shape_.wide ? 64 : group <= 8 ? 8 : 16;
     decode->page_size = std::max(group_.block_size, 1);
     decode->causal = group_.causal;
-    decode->blocks = flash::decode_blocks({shape_.head_dim, bf16, decode->tile_rows},
-                                          shape_.multiprocessors);
+    decode->blocks =
+        flash::decode_blocks({shape_.head_dim, bf16, decode->tile_rows}, shape_.multiprocessors);
   }
   shape_.prefill.num_q_heads = group_.num_q_heads;
   shape_.prefill.num_kv_heads = group_.num_kv_heads;
@@ -170,9 +170,9 @@ Workspace FlashBackend::lay_out(const AttentionLimits& limits) const {
   for (const flash::DecodePlanShape* decode : {&shape_.narrow, &shape_.wide}) {
     const int32_t most = flash::max_decode_stretches(*decode);
     stretches = std::max(stretches, most);
-    partial_floats = std::max(
-        partial_floats,
-        most * flash::decode_partial_floats({shape_.head_dim, true, decode->tile_rows}));
+    partial_floats =
+        std::max(partial_floats,
+                 most * flash::decode_partial_floats({shape_.head_dim, true, decode->tile_rows}));
   }
   workspace.plan_bytes = aligned(FlashPlan::max_bytes(shape_, limits));
   workspace.partials_at = workspace.plan_bytes;
@@ -283,9 +283,7 @@ FlashImpl::FlashImpl(FlashBackend* backend, const LayerParams& params)
   prefill_.pages.v_offset = kv.v_offset;
 }
 
-void FlashImpl::write_kv(const TensorView& k,
-                         const TensorView& v,
-                         std::span<const int64_t> slots) {
+void FlashImpl::write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) {
   write_kv_on_gpu(backend_->device(), params_.kv, k, v, slots);
 }
 

@@ -9,8 +9,8 @@
 namespace tenon::flash {
 namespace {
 
-// Query rows (tokens times the group) up to which a batch row may be streamed in wide tiles: one tile
-// a KV head, however long the context.
+// Query rows (tokens times the group) up to which a batch row may be streamed in wide tiles: one
+// tile a KV head, however long the context.
 constexpr int64_t kWideRows = 64;
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
@@ -71,12 +71,12 @@ void deal(const DecodePlanShape& shape,
   part.blocks = blocks;
   DecodePlanShape dealt = shape;
   dealt.blocks = blocks;
-  part.stretches = deal_decode_tiles(
-      dealt,
-      {reinterpret_cast<const DecodeTile*>(buffer + part.tiles_at), static_cast<size_t>(part.tiles)},
-      page_indices,
-      {reinterpret_cast<DecodeStretch*>(buffer + part.stretches_at),
-       static_cast<size_t>(max_decode_stretches(shape))});
+  part.stretches = deal_decode_tiles(dealt,
+                                     {reinterpret_cast<const DecodeTile*>(buffer + part.tiles_at),
+                                      static_cast<size_t>(part.tiles)},
+                                     page_indices,
+                                     {reinterpret_cast<DecodeStretch*>(buffer + part.stretches_at),
+                                      static_cast<size_t>(max_decode_stretches(shape))});
 }
 
 }  // namespace
@@ -129,9 +129,8 @@ Ways FlashPlan::choose(const PlanShape& shape, const BatchView& batch) {
   for (int32_t blocks = 4; blocks < all; blocks += 4) {
     const double prefill =
         kStartSeconds + flops / ((all - blocks) * kPrefillFlopsPerMultiprocessor);
-    const double stream =
-        kStartSeconds +
-        bytes / std::min(kStreamBytesBeside, blocks * kStreamBytesPerMultiprocessor);
+    const double stream = kStartSeconds + bytes / std::min(kStreamBytesBeside,
+                                                           blocks * kStreamBytesPerMultiprocessor);
     const double seconds = std::max(prefill, stream) + kDisturbance * std::min(prefill, stream);
     if (seconds < best) {
       best = seconds;
@@ -145,8 +144,7 @@ int64_t FlashPlan::max_bytes(const PlanShape& shape, const AttentionLimits& limi
   const int64_t rows = limits.max_num_seqs;
   const int64_t tokens = limits.max_num_batched_tokens;
   const auto decode_bytes = [&](const DecodePlanShape& decode, int64_t tiles) {
-    return align(stretch_bytes(decode)) +
-           align(tiles * static_cast<int64_t>(sizeof(DecodeTile)));
+    return align(stretch_bytes(decode)) + align(tiles * static_cast<int64_t>(sizeof(DecodeTile)));
   };
   int64_t bytes = decode_bytes(shape.narrow, rows) +
                   decode_bytes(shape.wide, max_decode_tiles(shape.wide, rows, tokens));
@@ -200,9 +198,9 @@ void FlashPlan::build(const PlanShape& shape,
         max_prefill_tiles(shape.prefill, batch.num_tokens(), static_cast<int64_t>(rows.size()));
     prefill.rows = static_cast<int32_t>(rows.size());
     // max_bytes() counts these for the limits; a step's tokens and rows are at most as many.
-    prefill.plan = plan_prefill(shape.prefill, shape.narrow.causal, rows,
-                                {reinterpret_cast<PrefillTile*>(buffer + prefill.tiles_at),
-                                 static_cast<size_t>(room)});
+    prefill.plan = plan_prefill(
+        shape.prefill, shape.narrow.causal, rows,
+        {reinterpret_cast<PrefillTile*>(buffer + prefill.tiles_at), static_cast<size_t>(room)});
     pages_at = align(prefill.tiles_at +
                      prefill.plan.num_tiles * static_cast<int64_t>(sizeof(PrefillTile)));
   }

@@ -1,8 +1,8 @@
 // The plan of one step of the flash backend: which rows go which way, and what their kernels read.
 //
-// A plan is written straight into a pinned buffer that is copied to the device in one piece. Its parts
-// lie one after the other; for a batch of decode rows alone their places depend on the number of rows
-// only, so that a captured graph finds the next plan where it found this one.
+// A plan is written straight into a pinned buffer that is copied to the device in one piece. Its
+// parts lie one after the other; for a batch of decode rows alone their places depend on the number
+// of rows only, so that a captured graph finds the next plan where it found this one.
 //
 // Ownership:     a FlashPlan borrows the buffer it was written to. Thread safety: plain data.
 #pragma once
@@ -46,7 +46,8 @@ struct PrefillPart {
   int64_t tiles_at = 0;
 };
 
-// Rows of at least `prefill_from` packed query rows (tokens times the group) go to the prefill kernel.
+// Rows of at least `prefill_from` packed query rows (tokens times the group) go to the prefill
+// kernel.
 struct Ways {
   int64_t prefill_from = 0;
   int32_t decode_blocks = 0;  // beside the prefill kernel; 0: one kernel after the other
@@ -74,7 +75,7 @@ class FlashPlan final : public AttentionMetadata {
   DecodePart narrow, wide;
   PrefillPart prefill;
   int64_t pages_at = 0;
-  int64_t bytes = 0;         // of the buffer
+  int64_t bytes = 0;          // of the buffer
   bool side_by_side = false;  // decode and prefill run at the same time
 
  private:

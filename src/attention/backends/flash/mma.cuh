@@ -1,5 +1,6 @@
-// The instructions that the decode kernel is made of: matrix products of one warp (mma.sync), reads of
-// their operands from shared memory (ldmatrix), asynchronous copies into it (cp.async). PTX ISA 8.
+// The instructions that the decode kernel is made of: matrix products of one warp (mma.sync), reads
+// of their operands from shared memory (ldmatrix), asynchronous copies into it (cp.async). PTX
+// ISA 8.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,7 +21,8 @@ __device__ __forceinline__ uint64_t evict_first_policy() {
   return policy;
 }
 
-// 16 bytes from global to shared memory, of which `bytes` (16 or 0) are read and the rest is zeroed.
+// 16 bytes from global to shared memory, of which `bytes` (16 or 0) are read and the rest is
+// zeroed.
 __device__ __forceinline__ void copy_async(uint32_t shared,
                                            const void* global,
                                            int bytes,
@@ -34,7 +36,9 @@ __device__ __forceinline__ void copy_async(uint32_t shared, const void* global, 
                "l"(global), "l"(policy)
                : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;");
+}
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

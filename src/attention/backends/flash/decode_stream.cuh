@@ -1,0 +1,249 @@
+// The decode kernel's way through the keys: shapes, the stretch of a block and the copies of its
+// keys into shared memory. Part of decode_kernel.cuh.
+#pragma once
+
+#include "attention/backends/flash/decode.h"
+#include "attention/backends/flash/mma.cuh"
+
+namespace tenon::flash {
+
+template <typename ElementType, int kHeadDim, int kTileRows, int kBlockWarps, int kDepth>
+struct DecodeTraits {
+  using T = ElementType;
+  static constexpr int kDim = kHeadDim;  // padded
+  static constexpr int kRows = kTileRows;
+  static constexpr int kTeamWarps = kTileRows <= 16 ? 1 : kTileRows / 16;
+  static constexpr int kWarps = kBlockWarps;
+  static constexpr int kStages = kDepth;
+
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kTeams = kWarps / kTeamWarps;
+  static constexpr int kKeys = kTeamWarps == 1 ? 16 : 32;  // of a stage
+  static constexpr int kChunks = 4 * kDim / 16;            // of 16 bytes: K and V of a token
+  static constexpr int kCopies = kKeys * kChunks / (32 * kTeamWarps);  // of a thread and stage
+  // An odd number of 16-byte units: eight rows of a matrix lie in different banks.
+  static constexpr int kRowBytes = 4 * kDim + 16;
+  static constexpr int kStageBytes = kKeys * kRowBytes;
+  static constexpr int kRingBytes = kTeams * kStages * kStageBytes;
+  // Four rows of every warp at a time are merged; 8 words more spread them over the banks.
+  static constexpr int kMergeStride = kDim + 8;
+  static constexpr int kMergeBytes = kWarps * 4 * kMergeStride * 4;
+  static constexpr int kStateBytes = (kWarps * 16 + kRows) * 8 + 16;
+  static constexpr int kSharedBytes = kRingBytes + kMergeBytes + kStateBytes;
+  static_assert(kKeys * kChunks % (32 * kTeamWarps) == 0);
+  static_assert(kSharedBytes <= 232448);  // what a block may have on sm_90
+
+  // Of the partial results: kRows rows of output, then (maximum, sum) of each.
+  static constexpr int kSlotFloats = kRows * (kDim + 2);
+};
+
+__device__ __forceinline__ int divide(int n, const FastDivisor& d) {
+  return static_cast<int>((static_cast<uint64_t>(static_cast<uint32_t>(n)) * d.factor) >> d.shift);
+}
+
+// Where a block's stretch meets one unit.
+struct DecodePiece {
+  int unit;
+  int head;
+  int begin;  // keys
+  int end;
+};
+
+// A stretch as threads hold it.
+struct StretchStart {
+  int unit_begin;
+  int unit_end;
+  int key_begin;
+  int key_end;
+  int first_stretch;
+  int last_stretch;
+  int first_page;
+  int total;
+  DecodeTile tile;
+  int page;  // the lane's one of DecodeStretch::pages
+};
+
+__device__ __forceinline__ StretchStart load_stretch(const DecodeStretch& from) {
+  const int4* words = reinterpret_cast<const int4*>(&from);
+  const int4 a = __ldg(words);
+  const int4 b = __ldg(words + 1);
+  StretchStart s;
+  reinterpret_cast<int4*>(&s.tile)[0] = __ldg(words + 2);
+  reinterpret_cast<int4*>(&s.tile)[1] = __ldg(words + 3);
+  s.page = __ldg(from.pages + threadIdx.x % DecodeStretch::kPages);
+  s.unit_begin = a.x, s.unit_end = a.y, s.key_begin = a.z, s.key_end = a.w;
+  s.first_stretch = b.x, s.last_stretch = b.y, s.first_page = b.z, s.total = b.w;
+  return s;
+}
+
+// Walks the units of a stretch, and keeps the tile of the current one.
+class DecodeWalk {
+ public:
+  // Requires: a stretch that is not empty.
+  __device__ DecodeWalk(const DecodeParams& params, const StretchStart& stretch)
+      : params_(params),
+        stretch_(stretch),
+        unit_(stretch.unit_begin),
+        tile_index_(stretch.unit_begin / params.num_kv_heads),
+        tile_(stretch.tile) {}
+  __device__ bool done() const { return unit_ >= stretch_.unit_end; }
+  __device__ void next() {
+    ++unit_;
+    if (!done()) load();
+  }
+  __device__ DecodePiece piece() const {
+    DecodePiece piece;
+    piece.unit = unit_;
+    piece.head = unit_ - tile_index_ * params_.num_kv_heads;
+    piece.begin = unit_ == stretch_.unit_begin ? stretch_.key_begin : 0;
+    piece.end = unit_ + 1 == stretch_.unit_end ? min(stretch_.key_end, tile_.keys) : tile_.keys;
+    return piece;
+  }
+  __device__ const DecodeTile& tile() const { return tile_; }
+  __device__ bool at_first() const { return unit_ == stretch_.unit_begin; }
+  __device__ bool at_last() const { return unit_ + 1 == stretch_.unit_end; }
+
+ private:
+  __device__ void load() {
+    const int index = unit_ / params_.num_kv_heads;
+    if (index == tile_index_) return;
+    tile_index_ = index;
+    const int4* words = reinterpret_cast<const int4*>(params_.tiles + index);
+    reinterpret_cast<int4*>(&tile_)[0] = __ldg(words);
+    reinterpret_cast<int4*>(&tile_)[1] = __ldg(words + 1);
+  }
+
+  const DecodeParams& params_;
+  const StretchStart& stretch_;
+  int unit_;
+  int tile_index_;
+  DecodeTile tile_;
+};
+
+// The copying side of a team: puts run after run of keys into the ring. All threads of a team carry
+// the same state, but for the page that each lane has looked up for its key of the next run.
+template <typename Traits>
+class KeyStream {
+ public:
+  using T = typename Traits::T;
+
+  __device__ KeyStream(const DecodeParams& params,
+                       const StretchStart& stretch,
+                       int team,
+                       int thread)
+      : params_(params),
+        stretch_(stretch),
+        walk_(params, stretch),
+        team_(team),
+        thread_(thread),
+        lane_(thread % 32) {
+    policy_ = evict_first_policy();
+    open();
+    look_up();
+  }
+
+  // Starts the copies of the next run, if there is one; commits a group in any case.
+  __device__ void copy_next(uint32_t stage) {
+    if (!walk_.done()) {
+      const int page = divide(key_, params_.page_size);
+      const int in_page = key_ - page * params_.page_size.divisor;
+      if (in_page + Traits::kKeys <= params_.page_size.divisor && key_ + Traits::kKeys <= end_ &&
+          params_.head_dim == Traits::kDim) {
+        copy_run(stage, in_page);
+      } else {
+        copy_cells(stage);
+      }
+      key_ += Traits::kTeams * Traits::kKeys;
+      if (key_ >= end_) {
+        walk_.next();
+        open();
+      }
+      look_up();
+    }
+    commit_copies();
+  }
+
+ private:
+  // A run of whole cells inside one page.
+  __device__ void copy_run(uint32_t stage, int in_page) {
+    const int64_t page = __shfl_sync(0xffffffffU, page_, 0);
+    const T* cell = head_base_ + page * params_.page_stride + in_page * params_.token_stride;
+#pragma unroll
+    for (int i = 0; i < Traits::kCopies; ++i) {
+      const int chunk = i * 32 * Traits::kTeamWarps + thread_;
+      const int token = chunk / Traits::kChunks;
+      const int column = chunk % Traits::kChunks;
+      copy_async(stage + token * Traits::kRowBytes + column * 16,
+                 cell + token * params_.token_stride + column * 8, policy_);
+    }
+  }
+  // Any run: cells may lie in several pages, end before the run does, and be narrower than the
+  // stage.
+  __device__ void copy_cells(uint32_t stage) {
+    const int key = key_ + lane_;
+    const int in_page = key - divide(key, params_.page_size) * params_.page_size.divisor;
+    const T* cell =
+        head_base_ + int64_t{page_} * params_.page_stride + in_page * params_.token_stride;
+    const auto address = reinterpret_cast<unsigned long long>(cell);
+#pragma unroll 4
+    for (int i = 0; i < Traits::kCopies; ++i) {
+      const int chunk = i * 32 * Traits::kTeamWarps + thread_;
+      const int token = chunk / Traits::kChunks;
+      const int column = chunk % Traits::kChunks * 8;  // in the padded K | V
+      const bool is_v = column >= Traits::kDim;
+      const int dim = is_v ? column - Traits::kDim : column;
+      const bool there = key_ + token < end_ && dim < params_.head_dim;
+      const auto row = __shfl_sync(0xffffffffU, address, token);
+      const T* source =
+          reinterpret_cast<const T*>(row) + (there ? (is_v ? dim + params_.head_dim : dim) : 0);
+      copy_async(stage + token * Traits::kRowBytes + chunk % Traits::kChunks * 16, source,
+                 there ? 16 : 0, policy_);
+    }
+  }
+  // Goes to the team's first run of the current unit, or of the first one that has any.
+  __device__ void open() {
+    for (; !walk_.done(); walk_.next()) {
+      const DecodePiece piece = walk_.piece();
+      key_ = piece.begin + team_ * Traits::kKeys;
+      end_ = piece.end;
+      if (key_ < end_) {
+        head_base_ = static_cast<const T*>(params_.kv) + piece.head * params_.head_stride;
+        return;
+      }
+    }
+  }
+  // Keys past the end look up the last one's page: some address that exists.
+  __device__ void look_up() {
+    if (walk_.done()) return;
+    const int page = divide(min(key_ + lane_, end_ - 1), params_.page_size);
+    const int nth = page - stretch_.first_page;
+    if (walk_.at_first() && __all_sync(0xffffffffU, nth < DecodeStretch::kPages)) {
+      page_ = __shfl_sync(0xffffffffU, stretch_.page, nth);  // the low half of the warp has them
+    } else {
+      page_ = __ldg(params_.page_indices + walk_.tile().page_begin + page);
+    }
+  }
+
+  const DecodeParams& params_;
+  const StretchStart& stretch_;
+  DecodeWalk walk_;
+  const int team_;
+  const int thread_;  // of the team
+  const int lane_;
+  uint64_t policy_;
+  const T* head_base_ = nullptr;
+  int key_ = 0;  // first key of the next run
+  int end_ = 0;
+  int page_ = 0;
+};
+
+template <int kTeamWarps>
+__device__ __forceinline__ void synchronise_team(int team) {
+  if constexpr (kTeamWarps == 1) {
+    __syncwarp();
+  } else {
+    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(32 * kTeamWarps) : "memory");
+  }
+}
+
+}  // namespace tenon::flash
