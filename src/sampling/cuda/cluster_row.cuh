@@ -1,12 +1,13 @@
 // One row of logits in the shared memory of a cluster of thread blocks: sums and maxima over the
 // row, and the search for the threshold that top_k or top_p draws.
 //
-// The row is read from device memory once; each block keeps a slice of it as order keys. Everything
-// that is added up is a whole number, so that no result depends on timing.
+// The row is read from device memory once; each block keeps a slice of it. Everything that is added
+// up is a whole number, so that no result depends on timing.
 #pragma once
 
 #include <cooperative_groups.h>
 
+#include <cmath>
 #include <cstdint>
 
 #include "sampling/cuda/sampling_kernels.h"
@@ -23,30 +24,26 @@ inline constexpr int kBinsPerBlock = kBins / kCluster;
 inline constexpr int kLogBins = 10;
 inline constexpr uint32_t kFullWarp = 0xFFFFFFFFU;
 
-// ---- order keys: a higher key is a higher logit; equal logits have equal keys
-
-inline constexpr uint32_t kNothing = 0;                 // NaN
-inline constexpr uint32_t kMinusInfinity = 0x007FFFFF;  // the lowest logit
-
+// A higher key is a higher logit; equal logits have equal keys. Not for NaN.
 __device__ inline uint32_t order_key(float value) {
-  if (value != value) return kNothing;
   const uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0F));  // -0 becomes 0
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 __device__ inline float key_value(uint32_t key) {
-  if (key == kNothing) return __uint_as_float(0x7FC00000U);
   return __uint_as_float((key & 0x80000000U) != 0 ? key ^ 0x80000000U : ~key);
 }
 
-// A set of tokens that contains every better one of each member: better is a higher key, then a
-// lower id.
+// A set of tokens that contains every better one of each member: better is a higher logit, then a
+// lower id. NaN is in none.
 struct Bound {
-  uint32_t key = kNothing;
-  int32_t id = -1;
-  __device__ bool keeps(uint32_t k, int32_t i) const { return k > key || (k == key && i <= id); }
+  float logit = -INFINITY;
+  int32_t id = INT32_MAX;
+  __device__ bool keeps(float value, int32_t i) const {
+    return value > logit || (value == logit && i <= id);
+  }
 };
 __device__ inline Bound tighter(const Bound& a, const Bound& b) {
-  if (a.key != b.key) return a.key > b.key ? a : b;
+  if (a.logit != b.logit) return a.logit > b.logit ? a : b;
   return a.id < b.id ? a : b;
 }
 
@@ -97,59 +94,118 @@ struct Shared {
   uint32_t row_count[kBinsPerBlock];
 };
 
-// Elements a block keeps: a multiple of four, so that slices start where a row is aligned.
+// Elements of a row that a block takes.
 __host__ __device__ inline int32_t slice_of(int32_t vocab_size) {
   const int32_t slice = (vocab_size + kCluster - 1) / kCluster;
   return (slice + 3) / 4 * 4;
 }
+// In whole vectors, wherever the slice starts in the first of them.
 inline size_t shared_bytes(int32_t vocab_size) {
-  return static_cast<size_t>(slice_of(vocab_size)) * sizeof(uint32_t);
+  return (static_cast<size_t>(slice_of(vocab_size)) + 4) * sizeof(float);
 }
+
+// A thread's best token so far; visit ascending ids.
+struct Best {
+  float logit = -INFINITY;
+  int32_t id = -1;
+  __device__ void visit(float value, int32_t i) {
+    if (value > logit) {
+      logit = value;
+      id = i;
+    }
+  }
+  // The higher the better, as one word; 0 if there is none above -infinity.
+  [[nodiscard]] __device__ uint64_t word() const { return id < 0 ? 0 : word_of(logit, id); }
+  __device__ static uint64_t word_of(float value, int32_t i) {
+    return static_cast<uint64_t>(order_key(value)) << 32 | ~static_cast<uint32_t>(i);
+  }
+  __device__ static Best of_word(uint64_t word) {
+    if (word == 0) return {};
+    return {key_value(static_cast<uint32_t>(word >> 32)),
+            static_cast<int32_t>(~static_cast<uint32_t>(word))};
+  }
+};
 
 class ClusterRow {
  public:
-  // `keys`: dynamic shared memory for a slice.
-  __device__ ClusterRow(Shared& shared, uint32_t* keys, int32_t vocab_size)
-      : keys(keys), shared_(shared), cluster_(cg::this_cluster()) {
+  // `values`: dynamic shared memory for a slice; null if it is not kept.
+  __device__ ClusterRow(Shared& shared, float* values, const Logits& logits, int32_t index)
+      : shared_(shared),
+        cluster_(cg::this_cluster()),
+        values_(reinterpret_cast<float4*>(values)),
+        row_(logits.data + index * logits.row_stride) {
     rank_ = static_cast<int32_t>(cluster_.block_rank());
-    const int32_t slice = slice_of(vocab_size);
-    begin = min(rank_ * slice, vocab_size);
-    count = min(slice, vocab_size - begin);
+    const int32_t slice = slice_of(logits.vocab_size);
+    begin_ = min(rank_ * slice, logits.vocab_size);
+    end_ = min(begin_ + slice, logits.vocab_size);
+    // Vectors are aligned in memory; what the first and the last hold of others is left out.
+    const auto address = reinterpret_cast<uintptr_t>(row_ + begin_);
+    id0_ = begin_ - static_cast<int32_t>(address / sizeof(float) % 4);
+    const int32_t num_vectors = (end_ - id0_ + 3) / 4;
     // Each warp owns a stretch of the slice, in the order of the ids.
-    chunk_ = ((count + kWarps - 1) / kWarps + 31) / 32 * 32;
+    const int32_t chunk = (num_vectors + kWarps - 1) / kWarps;
+    chunk_ = chunk;
+    first_ = min(warp() * chunk, num_vectors);
+    last_ = min(first_ + chunk, num_vectors);
   }
 
-  // Calls visit(i, value) for this block's elements of `row`, four loads in flight a thread.
-  template <typename Visit>
-  __device__ void read(const float* row, const Visit& visit) const {
-    const float* slice = row + begin;
-    const int tid = static_cast<int>(threadIdx.x);
-    int32_t done = 0;
-    if ((reinterpret_cast<uintptr_t>(slice) & 15U) == 0) {
-      const auto* vectors = reinterpret_cast<const float4*>(slice);
-      const int32_t num_vectors = count / 4;
-      constexpr int kInFlight = 8;
-      for (int32_t first = tid; first < num_vectors; first += kInFlight * kThreads) {
-        float4 loaded[kInFlight];
+  // Calls visit(v, logits of a vector) for this thread's vectors of the row in device memory, with
+  // kInFlight loads on their way. NaN stands for what is outside of the slice. Ascending.
+  template <int kInFlight, typename Visit>
+  __device__ void read(const Visit& visit) const {
+    for (int32_t start = first_ + lane(); start < last_; start += 32 * kInFlight) {
+      float4 loaded[kInFlight];
 #pragma unroll
-        for (int j = 0; j < kInFlight; ++j) {
-          const int32_t i = first + j * kThreads;
-          if (i < num_vectors) loaded[j] = __ldcs(vectors + i);
-        }
+      for (int j = 0; j < kInFlight; ++j) loaded[j] = load(start + 32 * j);
 #pragma unroll
-        for (int j = 0; j < kInFlight; ++j) {
-          const int32_t i = first + j * kThreads;
-          if (i < num_vectors) {
-            visit(4 * i, loaded[j].x);
-            visit(4 * i + 1, loaded[j].y);
-            visit(4 * i + 2, loaded[j].z);
-            visit(4 * i + 3, loaded[j].w);
-          }
-        }
+      for (int j = 0; j < kInFlight; ++j) {
+        if (start + 32 * j < last_) visit(start + 32 * j, loaded[j]);
       }
-      done = num_vectors * 4;
     }
-    for (int32_t i = done + tid; i < count; i += kThreads) visit(i, __ldcs(slice + i));
+  }
+  // This thread's best in device memory.
+  template <int kInFlight>
+  __device__ Best best() const {
+    Best best;
+    read<kInFlight>([&](int32_t v, const float4& x) {
+      visit_vector(v, x, [&](float value, int32_t id) { best.visit(value, id); });
+    });
+    return best;
+  }
+  // The same, and reads the slice into shared memory; every thread its own vectors.
+  __device__ Best stage() {
+    Best best;
+    read<4>([&](int32_t v, const float4& x) {
+      values_[v] = x;
+      visit_vector(v, x, [&](float value, int32_t id) { best.visit(value, id); });
+    });
+    return best;
+  }
+  // Calls visit(logit, id) for this thread's logits in shared memory. Ascending.
+  template <typename Visit>
+  __device__ void each(const Visit& visit) const {
+#pragma unroll 1
+    for (int32_t v = first_ + lane(); v < last_; v += 32) visit_vector(v, values_[v], visit);
+  }
+  // Replaces them by change(logit, id).
+  template <typename Change>
+  __device__ void change(const Change& change) {
+    for (int32_t v = first_ + lane(); v < last_; v += 32) {
+      float4 x = values_[v];
+      const int32_t id = id0_ + 4 * v;
+      x.x = inside(id) ? change(x.x, id) : x.x;
+      x.y = inside(id + 1) ? change(x.y, id + 1) : x.y;
+      x.z = inside(id + 2) ? change(x.z, id + 2) : x.z;
+      x.w = inside(id + 3) ? change(x.w, id + 3) : x.w;
+      values_[v] = x;
+    }
+  }
+  // One logit in shared memory, if it is in this block's slice.
+  __device__ float* find_logit(int32_t id) const {
+    return inside(id) ? reinterpret_cast<float*>(values_) + (id - id0_) : nullptr;
+  }
+  [[nodiscard]] __device__ const float* row() const {
+    return row_;
   }
 
   __device__ void sync() {
@@ -209,21 +265,13 @@ class ClusterRow {
     return before + inclusive - value;
   }
 
-  // The best token's (key, ~id) in one word; 0 if there is none above NaN.
-  __device__ static uint64_t ranked(uint32_t key, int32_t id) {
-    return key == kNothing ? 0 : static_cast<uint64_t>(key) << 32 | ~static_cast<uint32_t>(id);
-  }
-  __device__ static int32_t ranked_id(uint64_t word) {
-    return static_cast<int32_t>(~static_cast<uint32_t>(word));
-  }
-
   // Sets what select() and weights refer to: `best` is the highest logit of the row.
   __device__ void set_scale(float best, float scale) {
     best_ = best;
     scale_ = scale;
   }
-  __device__ float ratio(uint32_t key) const {
-    return draw::log2_ratio(key_value(key), best_, scale_);
+  __device__ float ratio(float logit) const {
+    return draw::log2_ratio(logit, best_, scale_);
   }
 
   // The smallest set of best tokens within `within` whose measure reaches the target. kWeight: the
@@ -231,36 +279,47 @@ class ClusterRow {
   // and the target `top_k`. Gives `within` if that does not reach it.
   template <bool kWeight>
   __device__ Bound select(const Bound& within, uint32_t top_k, float top_p) {
-    // First by bins of equal width in ln-probability, where tokens spread well.
-    constexpr float kBinsPerUnit = static_cast<float>(kBins) / (draw::kWeightBits + 1);
-    const auto first_bin = [&](uint32_t key) {
-      return min(static_cast<int32_t>(-ratio(key) * kBinsPerUnit), kBins - 1);
+    // First by bins of equal width in log-probability, where tokens spread well.
+    const float bins = -scale_ * (static_cast<float>(kBins) / (draw::kWeightBits + 1));
+    const auto first_bin = [&](float logit) {
+      return min(static_cast<int32_t>((logit - best_) * bins), kBins - 1);
     };
-    fill<kWeight>(within, first_bin);
+    fill<!kWeight, kWeight>(within, first_bin);
     Found found = find<kWeight>([&](uint64_t total) {
       return kWeight ? draw::top_p_weight(total, top_p) : static_cast<uint64_t>(top_k);
     });
     if (found.bin < 0) return within;
     uint64_t need = found.target - found.before;
     // Then by keys: [lowest, highest] are those of the bin that holds the threshold.
-    uint64_t range = 0;
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kThreads) {
-      const uint32_t key = keys[i];
-      if (within.keeps(key, begin + i) && first_bin(key) == found.bin) {
-        range = MaxOfHalves::of(range, static_cast<uint64_t>(key) << 32 | ~key);
+    uint32_t largest = 0;
+    uint32_t largest_inverse = 0;
+    each([&](float logit, int32_t id) {
+      if (within.keeps(logit, id) && first_bin(logit) == found.bin) {
+        const uint32_t key = order_key(logit);
+        largest = max(largest, key);
+        largest_inverse = max(largest_inverse, ~key);
       }
-    }
-    range = reduce<MaxOfHalves>(range);
+    });
+    const uint64_t range =
+        reduce<MaxOfHalves>(static_cast<uint64_t>(largest) << 32 | largest_inverse);
     auto highest = static_cast<uint32_t>(range >> 32);
     uint32_t lowest = ~static_cast<uint32_t>(range);
+    if (kWeight && lowest == highest) {  // as many as its weight says
+      const uint64_t one = draw::weight(ratio(key_value(lowest)));
+      found.count = static_cast<uint32_t>(found.value / max(one, uint64_t{1}));
+    }
     for (;;) {
       if (kWeight ? found.count == 1 : need == found.count) {
-        return tighter(within, {lowest, INT32_MAX});  // the whole bin
+        return tighter(within, {key_value(lowest), INT32_MAX});  // the whole bin
       }
       if (lowest == highest) break;
       const int shift = max(0, 32 - __clz(static_cast<int>(highest - lowest)) - kLogBins);
-      fill<kWeight>(within, [&](uint32_t key) {
-        return key < lowest || key > highest ? -1 : static_cast<int32_t>((highest - key) >> shift);
+      const float low = key_value(lowest);
+      const float high = key_value(highest);
+      fill<true, kWeight>(within, [&](float logit) {
+        return logit >= low && logit <= high
+                   ? static_cast<int32_t>((highest - order_key(logit)) >> shift)
+                   : -1;
       });
       found = find<kWeight>([&](uint64_t) { return need; });
       need -= found.before;
@@ -269,23 +328,21 @@ class ClusterRow {
       if (highest - lowest > width) lowest = highest - width;
     }
     // Equal logits: those of the lowest ids.
+    const float threshold = key_value(lowest);
     if (kWeight) {
-      const uint64_t each = draw::weight(ratio(lowest));
-      need = each == 0 ? 1 : (need + each - 1) / each;
+      const uint64_t one = max(draw::weight(ratio(threshold)), uint64_t{1});
+      need = (need + one - 1) / one;
     }
-    if (need >= found.count) return tighter(within, {lowest, INT32_MAX});
-    return tighter(within, {lowest, nth_tie(within, lowest, need)});
+    if (need >= found.count) return tighter(within, {threshold, INT32_MAX});
+    return tighter(within, {threshold, nth_tie(within, threshold, need)});
   }
 
-  // Sum of weigh(key, id) over the row; and then the id at which the sum of those before it first
-  // exceeds `point`: in one block, one thread calls found(id).
+  // Sum of weigh(logit, id) over the row; and then the id at which the sum of those up to it first
+  // exceeds `point`: in one block, one thread calls on_found(id).
   template <typename Weigh>
   __device__ Parts weigh_row(const Weigh& weigh) {
     uint64_t sum = 0;
-    const int32_t first = warp() * chunk_;
-    const int32_t last = min(first + chunk_, count);
-#pragma unroll 4
-    for (int32_t i = first + lane(); i < last; i += 32) sum += weigh(keys[i], begin + i);
+    each([&](float logit, int32_t id) { sum += weigh(logit, id); });
     warp_sum_ = reduce_lanes<Sum, 32>(sum);
     return reduce_parts<Sum>(sum);
   }
@@ -302,28 +359,25 @@ class ClusterRow {
     int chunk = 0;
     while (point >= shared_.warp[chunk]) point -= shared_.warp[chunk++];
     // The whole block takes the stretch of one warp.
-    const int32_t chunk_begin = chunk * chunk_;
-    const int32_t chunk_end = min(chunk_begin + chunk_, count);
-    const int32_t each = (chunk_ + kThreads - 1) / kThreads;
+    const float* const values = reinterpret_cast<const float*>(values_);
+    const int32_t chunk_begin = 4 * chunk * chunk_;
+    const int32_t chunk_end = min(chunk_begin + 4 * chunk_, (end_ - id0_ + 3) / 4 * 4);
+    const int32_t each = (4 * chunk_ + kThreads - 1) / kThreads;
     const int32_t first = min(chunk_begin + static_cast<int32_t>(threadIdx.x) * each, chunk_end);
     const int32_t last = min(first + each, chunk_end);
     uint64_t sum = 0;
-    for (int32_t i = first; i < last; ++i) sum += weigh(keys[i], begin + i);
+    for (int32_t i = first; i < last; ++i) sum += weigh(values[i], id0_ + i);
     uint64_t total = 0;
     uint64_t passed = scan_block(sum, &total);
     if (point < passed || point - passed >= sum) return;
     for (int32_t i = first; i < last; ++i) {
-      passed += weigh(keys[i], begin + i);
+      passed += weigh(values[i], id0_ + i);
       if (passed > point) {
-        on_found(begin + i);
+        on_found(id0_ + i);
         return;
       }
     }
   }
-
-  uint32_t* keys;     // of this block's slice
-  int32_t begin = 0;  // id of the slice's first token
-  int32_t count = 0;  // tokens of the slice
 
  private:
   __device__ static int lane() {
@@ -332,34 +386,55 @@ class ClusterRow {
   __device__ static int warp() {
     return static_cast<int>(threadIdx.x) / 32;
   }
+  __device__ bool inside(int32_t id) const {
+    return id >= begin_ && id < end_;
+  }
 
-  // The histogram of this block's slice over bin(key); a negative bin is left out.
-  template <bool kWeight, typename Bin>
+  template <typename Visit>
+  __device__ void visit_vector(int32_t v, const float4& x, const Visit& visit) const {
+    const int32_t id = id0_ + 4 * v;
+    visit(x.x, id);
+    visit(x.y, id + 1);
+    visit(x.z, id + 2);
+    visit(x.w, id + 3);
+  }
+
+  __device__ float4 load(int32_t v) const {
+    const int32_t id = id0_ + 4 * v;
+    float4 x = {NAN, NAN, NAN, NAN};
+    if (v >= last_) return x;
+    if (inside(id) && inside(id + 3)) return __ldcs(reinterpret_cast<const float4*>(row_ + id));
+    if (inside(id)) x.x = row_[id];
+    if (inside(id + 1)) x.y = row_[id + 1];
+    if (inside(id + 2)) x.z = row_[id + 2];
+    if (inside(id + 3)) x.w = row_[id + 3];
+    return x;
+  }
+
+  // The histogram of this block's slice over bin(logit); a negative bin is left out.
+  template <bool kCount, bool kWeight, typename Bin>
   __device__ void fill(const Bound& within, const Bin& bin) {
-    const int tid = static_cast<int>(threadIdx.x);
-    // All blocks have read the histogram before: find() ends with a barrier after reading.
-    for (int i = tid; i < kBins; i += kThreads) {
+    // All blocks have read the histogram before: find() has a barrier behind the reading.
+    for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) {
       shared_.count[i] = 0;
       shared_.low[i] = 0;
       shared_.high[i] = 0;
     }
     __syncthreads();
-#pragma unroll 2
-    for (int32_t i = tid; i < count; i += kThreads) {
-      const uint32_t key = keys[i];
-      if (!within.keeps(key, begin + i)) continue;
-      const int32_t b = bin(key);
-      if (b < 0) continue;
-      atomicAdd(&shared_.count[b], 1U);
+    each([&](float logit, int32_t id) {
+      if (!within.keeps(logit, id)) return;
+      const int32_t b = bin(logit);
+      if (b < 0) return;
+      if (kCount) atomicAdd(&shared_.count[b], 1U);
       if (kWeight) {
         // 64-bit addition by words: whoever overflows the low one carries.
-        const uint64_t weight = draw::weight(ratio(key));
+        const uint64_t weight = draw::weight(ratio(logit));
         const auto low = static_cast<uint32_t>(weight);
         auto high = static_cast<uint32_t>(weight >> 32);
         if (low != 0) high += atomicAdd(&shared_.low[b], low) > ~low ? 1U : 0U;
         if (high != 0) atomicAdd(&shared_.high[b], high);
       }
-    }
+    });
   }
 
   // Adds the blocks' histograms up and finds the bin in which the measure reaches target(total).
@@ -412,23 +487,27 @@ class ClusterRow {
     return shared_.found;
   }
 
-  // Id of the n-th (from 1) token with `key`, by ids.
-  __device__ int32_t nth_tie(const Bound& within, uint32_t key, uint64_t n) {
-    const auto tie = [&](uint32_t k, int32_t id) -> uint64_t {
-      return k == key && within.keeps(k, id) ? 1 : 0;
+  // Id of the n-th (from 1) token of this logit, by ids.
+  __device__ int32_t nth_tie(const Bound& within, float logit, uint64_t n) {
+    const auto tie = [&](float value, int32_t id) -> uint64_t {
+      return value == logit && within.keeps(value, id) ? 1 : 0;
     };
     const Parts parts = weigh_row(tie);
     if (threadIdx.x == 0) shared_.found.bin = 0;
     walk(parts, n - 1, tie, [&](int32_t id) { shared_.found.bin = id; });
     __syncthreads();
-    return static_cast<int32_t>(
-        reduce<Max>(static_cast<uint64_t>(static_cast<uint32_t>(shared_.found.bin))));
+    return static_cast<int32_t>(reduce<Max>(static_cast<uint32_t>(shared_.found.bin)));
   }
 
   Shared& shared_;
   cg::cluster_group cluster_;
+  float4* values_;
+  const float* row_;
   int32_t rank_ = 0;
-  int32_t chunk_ = 0;
+  int32_t begin_ = 0, end_ = 0;   // ids of the slice
+  int32_t id0_ = 0;               // of the first element of vector 0; up to 3 before begin_
+  int32_t chunk_ = 0;             // vectors a warp
+  int32_t first_ = 0, last_ = 0;  // this warp's vectors
   int turn_ = 0;
   float best_ = 0;
   float scale_ = 0;

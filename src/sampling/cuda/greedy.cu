@@ -7,27 +7,16 @@
 namespace tenon::cuda_sampling {
 namespace {
 
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 4)
     greedy_kernel(const __grid_constant__ GreedyBatch batch) {
   __shared__ Shared shared;
   const GreedyRow& at = batch.rows[blockIdx.x / kCluster];
-  ClusterRow row(shared, nullptr, batch.logits.vocab_size);
-  float best = -INFINITY;
-  int32_t index = -1;
-  // Ascending within a thread, so that the first of equals stays.
-  row.read(batch.logits.data + at.row * batch.logits.row_stride, [&](int32_t i, float value) {
-    if (value > best) {
-      best = value;
-      index = i;
-    }
-  });
-  const uint64_t top =
-      row.reduce<Max>(index < 0 ? 0 : ClusterRow::ranked(order_key(best), row.begin + index));
+  ClusterRow row(shared, nullptr, batch.logits, at.row);
+  const Best best = Best::of_word(row.reduce<Max>(row.best<4>().word()));
   if (row.rank() == 0 && threadIdx.x == 0) {
-    const int32_t token = top == 0 ? -1 : ClusterRow::ranked_id(top);
-    batch.out[at.out] = {token, token < 0 ? Outcome::kNoNumbers : Outcome::kToken};
+    batch.out[at.out] = {best.id, best.id < 0 ? Outcome::kNoNumbers : Outcome::kToken};
     // The next step may already be waiting for it: always a valid id.
-    batch.last_token[at.state] = max(token, 0);
+    batch.last_token[at.state] = max(best.id, 0);
   }
   row.sync();  // nobody leaves while others read its shared memory
 }
@@ -41,7 +30,7 @@ __global__ void resolve_kernel(int32_t* ids, int64_t count, const int32_t* last_
 
 int32_t max_vocab(int max_shared_bytes) {
   constexpr int kReserve = 1024;  // of each block, for the system
-  const auto slice = (max_shared_bytes - kReserve - static_cast<int>(sizeof(Shared))) / 16 * 4;
+  const int slice = (max_shared_bytes - kReserve - static_cast<int>(sizeof(Shared))) / 16 * 4 - 4;
   return std::min(slice * kCluster, draw::kMaxVocab);
 }
 

@@ -8,26 +8,19 @@ namespace {
 
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 2)
     logprobs_kernel(const __grid_constant__ LogprobsBatch batch) {
-  extern __shared__ __align__(16) uint32_t keys[];
+  extern __shared__ __align__(16) float values[];
   __shared__ Shared shared;
   __shared__ int32_t num_listed;
   __shared__ uint64_t listed[32];  // of the first block: the best tokens, in any order
   static_assert(kMaxTop <= 32);
   const LogprobsRow& params = batch.rows[blockIdx.x / kCluster];
-  ClusterRow row(shared, keys, batch.logits.vocab_size);
-  const float* logits = batch.logits.data + params.row * batch.logits.row_stride;
+  ClusterRow row(shared, values, batch.logits, params.row);
   if (threadIdx.x == 0) num_listed = 0;
 
-  uint32_t best_key = 0;
-  row.read(logits, [&](int32_t i, float value) {
-    keys[i] = order_key(value);
-    best_key = max(best_key, keys[i]);
-  });
-  best_key = static_cast<uint32_t>(row.reduce<Max>(best_key));
-  const float best = key_value(best_key);
+  const float best = Best::of_word(row.reduce<Max>(row.stage().word())).logit;
   row.set_scale(best, draw::log2_scale(1.0F));
   const uint64_t sum =
-      row.weigh_row([&](uint32_t key, int32_t) { return draw::weight(row.ratio(key)); }).all;
+      row.weigh_row([&](float logit, int32_t) { return draw::weight(row.ratio(logit)); }).all;
   constexpr double kLn2 = 0.693147180559945309;
   const float log_sum_exp =
       isinf(best)
@@ -44,10 +37,9 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 2)
     auto cluster = cg::this_cluster();
     int32_t* const next = cluster.map_shared_rank(&num_listed, 0);
     uint64_t* const list = cluster.map_shared_rank(listed, 0);
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < row.count; i += kThreads) {
-      if (!kept.keeps(keys[i], row.begin + i)) continue;
-      list[atomicAdd(next, 1)] = ClusterRow::ranked(keys[i], row.begin + i);
-    }
+    row.each([&](float logit, int32_t id) {
+      if (kept.keeps(logit, id)) list[atomicAdd(next, 1)] = Best::word_of(logit, id);
+    });
   }
   row.sync();  // also: nobody leaves while others read its shared memory
   if (row.rank() != 0 || threadIdx.x >= 32) return;
@@ -55,15 +47,16 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 2)
   const auto lane = static_cast<int32_t>(threadIdx.x);
   if (lane == 0) {
     const int32_t token = params.token < 0 ? batch.last_token[~params.token] : params.token;
-    out.logprob = logprob(logits[token]);
+    out.logprob = logprob(row.row()[token]);
     out.num_top = num_listed;
   }
   if (lane >= num_listed) return;
   const uint64_t mine = listed[lane];
   int32_t place = 0;
   for (int32_t j = 0; j < num_listed; ++j) place += listed[j] > mine ? 1 : 0;
-  out.ids[place] = ClusterRow::ranked_id(mine);
-  out.logprobs[place] = logprob(key_value(static_cast<uint32_t>(mine >> 32)));
+  const Best token = Best::of_word(mine);
+  out.ids[place] = token.id;
+  out.logprobs[place] = logprob(token.logit);
 }
 
 }  // namespace

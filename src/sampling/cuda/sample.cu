@@ -8,21 +8,20 @@
 namespace tenon::cuda_sampling {
 namespace {
 
-// Adds biases and bans to the values in row.keys.
+// Adds biases and bans to the logits in shared memory.
 __device__ void apply_biases(ClusterRow& row, const SampleRow& params) {
   const auto each = [&](int32_t first, int32_t count, auto apply) {
     for (int32_t j = static_cast<int32_t>(threadIdx.x); j < count; j += kThreads) {
       const TokenBias bias = params.biases[first + j];
-      const int32_t i = bias.token - row.begin;
-      if (i >= 0 && i < row.count) row.keys[i] = __float_as_uint(apply(row.keys[i], bias.bias));
+      float* const logit = row.find_logit(bias.token);
+      if (logit != nullptr) *logit = apply(*logit, bias.bias);
     }
     __syncthreads();
   };
   __syncthreads();
-  each(0, params.num_biases, [](uint32_t bits, float bias) {
-    return bias == -INFINITY ? bias : __fadd_rn(__uint_as_float(bits), bias);
-  });
-  each(params.num_biases, params.num_bans, [](uint32_t, float) { return -INFINITY; });
+  each(0, params.num_biases,
+       [](float logit, float bias) { return bias == -INFINITY ? bias : __fadd_rn(logit, bias); });
+  each(params.num_biases, params.num_bans, [](float, float) { return -INFINITY; });
 }
 
 __device__ float penalise(float value, uint16_t count, const SampleRow& params) {
@@ -50,50 +49,43 @@ __device__ void finish(const SampleBatch& batch,
 
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 2)
     sample_kernel(const __grid_constant__ SampleBatch batch) {
-  extern __shared__ __align__(16) uint32_t keys[];
+  extern __shared__ __align__(16) float values[];
   __shared__ Shared shared;
   const SampleRow& params = batch.rows[blockIdx.x / kCluster];
-  ClusterRow row(shared, keys, batch.logits.vocab_size);
-  const float* logits = batch.logits.data + params.at.row * batch.logits.row_stride;
+  ClusterRow row(shared, values, batch.logits, params.at.row);
 
-  row.read(logits, [&](int32_t i, float value) { keys[i] = __float_as_uint(value); });
-  if (params.num_biases + params.num_bans > 0) apply_biases(row, params);
-  __syncthreads();
-  uint64_t best = 0;
-#pragma unroll 4
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < row.count; i += kThreads) {
-    float value = __uint_as_float(keys[i]);
-    if (params.counts != nullptr) value = penalise(value, params.counts[row.begin + i], params);
-    keys[i] = order_key(value);
-    best = Max::of(best, ClusterRow::ranked(keys[i], row.begin + i));
+  Best best = row.stage();
+  const bool biased = params.num_biases + params.num_bans > 0;
+  if (biased) apply_biases(row, params);
+  if (params.counts != nullptr) {
+    row.change([&](float logit, int32_t id) { return penalise(logit, params.counts[id], params); });
   }
-  best = row.reduce<Max>(best);
+  if (biased || params.counts != nullptr) {
+    best = {};
+    row.each([&](float logit, int32_t id) { best.visit(logit, id); });
+  }
+  best = Best::of_word(row.reduce<Max>(best.word()));
   const bool first_thread = row.rank() == 0 && threadIdx.x == 0;
-  const auto best_key = static_cast<uint32_t>(best >> 32);
-  const float best_value = key_value(best_key);
 
-  if (best_key <= kMinusInfinity) {
+  if (best.id < 0) {
     // Did the model give any number?
-    uint64_t any = 0;
-    row.read(logits,
-             [&](int32_t, float value) { any |= order_key(value) > kMinusInfinity ? 1U : 0U; });
-    any = row.reduce<Max>(any);
+    const uint64_t any = row.reduce<Max>(row.best<1>().word());
     if (first_thread) {
       finish(batch, params, -1, any != 0 ? Outcome::kAllBanned : Outcome::kNoNumbers);
     }
-  } else if (params.scale == 0.0F || best_value == INFINITY) {
-    if (first_thread) finish(batch, params, ClusterRow::ranked_id(best), Outcome::kToken);
+  } else if (params.scale == 0.0F || best.logit == INFINITY) {
+    if (first_thread) finish(batch, params, best.id, Outcome::kToken);
   } else {
-    row.set_scale(best_value, params.scale);
+    row.set_scale(best.logit, params.scale);
     Bound kept;
     if (params.top_k > 0) {
       kept = row.select<false>(kept, static_cast<uint32_t>(params.top_k), 0.0F);
     }
     if (params.top_p < 1.0F) kept = row.select<true>(kept, 0, params.top_p);
     const float min_p_log2 = params.min_p_log2;
-    const auto weigh = [&](uint32_t key, int32_t id) -> uint64_t {
-      if (!kept.keeps(key, id)) return 0;
-      const float ratio = row.ratio(key);
+    const auto weigh = [&](float logit, int32_t id) -> uint64_t {
+      if (!kept.keeps(logit, id)) return 0;
+      const float ratio = row.ratio(logit);
       return ratio >= min_p_log2 ? draw::weight(ratio) : 0;
     };
     const ClusterRow::Parts parts = row.weigh_row(weigh);
