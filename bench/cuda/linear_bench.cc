@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kPoolBytes = int64_t{3} << 30;
 constexpr int64_t kRotateBytes = int64_t{400} << 20;
 constexpr SkinnyVariant kVariants[] = {{1, 8, 4}, {2, 4, 2}};
-constexpr RowLinearVariant kRowVariants[] = {{1, 8, 4}, {1, 4, 4}, {2, 4, 4}, {2, 2, 4}, {4, 2, 4}};
+constexpr RowLinearVariant kRowVariants[] = {{1, 4, 4}, {2, 2, 4}};
 
 struct NamedShape {
   const char* name;

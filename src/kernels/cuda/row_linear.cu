@@ -143,11 +143,8 @@ void launch_tokens(const SkinnyLinearArgs& args, cudaStream_t stream) {
 template <typename T, typename Out>
 bool launch_variant(const SkinnyLinearArgs& args, RowLinearVariant variant, cudaStream_t stream) {
   switch (variant.pairs * 1000 + variant.depth * 10 + variant.warps) {
-    case 1084: launch_tokens<T, Out, 1, 8, 4>(args, stream); return true;
     case 1044: launch_tokens<T, Out, 1, 4, 4>(args, stream); return true;
-    case 2044: launch_tokens<T, Out, 2, 4, 4>(args, stream); return true;
     case 2024: launch_tokens<T, Out, 2, 2, 4>(args, stream); return true;
-    case 4024: launch_tokens<T, Out, 4, 2, 4>(args, stream); return true;
     default: return false;
   }
 }
@@ -163,8 +160,7 @@ bool can_run_row_linear(const SkinnyLinearArgs& args) {
 }
 
 void launch_row_linear(const SkinnyLinearArgs& args, cudaStream_t stream) {
-  launch_row_linear(args, args.tokens <= 4 ? RowLinearVariant{1, 8, 4} : RowLinearVariant{1, 4, 4},
-                    stream);
+  launch_row_linear(args, RowLinearVariant{}, stream);
 }
 
 bool launch_row_linear(const SkinnyLinearArgs& args,

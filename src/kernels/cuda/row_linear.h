@@ -21,8 +21,8 @@ inline constexpr int64_t kMaxRowLinearTokens = 8;
 
 // Pairs of rows a warp takes, and how many steps of 256 columns it reads ahead.
 struct RowLinearVariant {
-  int pairs = 1;
-  int depth = 8;
+  int pairs = 2;
+  int depth = 2;
   int warps = 4;
 };
 

@@ -187,6 +187,9 @@ bool can_run_skinny_linear(const SkinnyLinearArgs& args) {
 }
 
 SkinnyVariant choose_skinny_variant(const SkinnyLinearArgs& args) {
+  // Very large weights have blocks enough to fill the machine with tiles of 32 rows.
+  constexpr int64_t kVeryLarge = int64_t{100} << 20;  // elements
+  if (args.n * args.k >= kVeryLarge && args.k < 8192) return {2, 4, 2};
   return args.tokens <= 16 ? SkinnyVariant{1, 8, 4} : SkinnyVariant{2, 8, 2};
 }
 

@@ -87,8 +87,7 @@ TEST(LinearKernels, EveryShapeTheyAccept) {
                 });
         }
         if (!can_run_row_linear(shape)) continue;
-        for (const RowLinearVariant v :
-             {RowLinearVariant{1, 8, 4}, {1, 4, 4}, {2, 4, 4}, {2, 2, 4}, {4, 2, 4}}) {
+        for (const RowLinearVariant v : {RowLinearVariant{}, {1, 4, 4}}) {
           check(device, problem, dtype, fmt::format("rows {},{},{}", v.pairs, v.depth, v.warps),
                 [&](const SkinnyLinearArgs& args) {
                   EXPECT_TRUE(launch_row_linear(args, v, device->stream()));

@@ -15,7 +15,13 @@ namespace tenon::flash {
 
 // Keys of a block: as many as shared memory takes twice, with K and V and the queries beside them.
 [[nodiscard]] constexpr int32_t prefill_block_keys(int32_t padded_dim) {
-  return padded_dim <= 128 ? 128 : padded_dim == 192 ? 96 : 64;
+  switch (padded_dim) {
+    case 64:
+    case 96: return 128;
+    case 128: return 160;
+    case 192: return 96;
+    default: return 64;
+  }
 }
 // Computing warpgroups, 64 query rows each: as many as the registers take.
 [[nodiscard]] constexpr int32_t prefill_consumers(int32_t padded_dim) {

@@ -135,8 +135,9 @@ cudaError_t launch_prefill_type(const PrefillParams& params, cudaStream_t stream
   const bool bulk = params.pages.base == nullptr ||
                     prefill_box_keys(params.shape.page_size, kKeys) != 0;
   if (!bulk) {
+    constexpr int kGatherKeys = std::min(kKeys, 128);  // each lane follows a power of two of keys
     return launch_prefill_as<
-        PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kGather>>(params, stream);
+        PrefillTraits<kDim, kGatherKeys, kConsumers, kBf16, PrefillCopy::kGather>>(params, stream);
   }
   if constexpr (kDim % 64 == 0) {
     if (!params.plan.any_ragged && params.shape.head_dim == kDim && prefill_pages_wide(params.pages)) {
