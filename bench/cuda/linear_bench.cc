@@ -186,7 +186,7 @@ class Bench {
  private:
   void run_lt(const SkinnyLinearArgs& args) {
     const LtShape shape{args.n, args.k, args.dtype, args.out_dtype};
-    (void)lt_->prepare(shape, args.weight, 32);
+    (void)lt_->prepare(shape, {&args.weight, 1}, 32);
     lt_->run(shape, args.weight,
              TensorView::dense(const_cast<void*>(args.x), args.dtype, {args.tokens, args.k}),
              TensorView::dense(args.y, args.out_dtype, {args.tokens, args.n}));

@@ -70,6 +70,13 @@ class EmbeddingTable {
   int64_t rows_ = 0, cols_ = 0, bytes_ = 0;
 };
 
+// What linear() will be asked for.
+struct LinearUse {
+  const LinearWeight* weight = nullptr;
+  DType out_dtype = DType::kF32;
+  int32_t max_tokens = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -80,11 +87,9 @@ class Ops {
   // True if make_linear() and make_embedding() fill sources that have `random` and no data.
   [[nodiscard]] virtual bool makes_random_weights() const { return false; }
 
-  // Takes all work memory for steps of up to max_tokens tokens and chooses algorithms for `weights`,
-  // so that no later call allocates. Call once, after the last make_linear().
-  virtual Status prepare(std::span<const LinearWeight* const> weights, int32_t max_tokens) {
-    return ok_status();
-  }
+  // Takes all work memory for these uses of linear() and chooses algorithms for them, so that no
+  // later call allocates. Call once, after the last make_linear().
+  virtual Status prepare(std::span<const LinearUse> uses) { return ok_status(); }
 
   // Stacks `parts` (same cols) into one weight: fused q/k/v or gate/up projections. Parts may have
   // different dtypes. exact: dequantise to f32. Repacking runs on the pool; the file pages of a

@@ -306,12 +306,13 @@ Status Llama::reserve(int32_t max_tokens, int32_t max_logits_rows) {
   TENON_RETURN_IF_ERROR(take(act_.last_attention, max_logits_rows, q_features(), dtype));
   act_.max_tokens = max_tokens;
   act_.max_logits_rows = max_logits_rows;
-  std::vector<const LinearWeight*> weights = {head_.get()};
+  std::vector<LinearUse> uses = {{head_.get(), DType::kF32, max_logits_rows}};
   for (const LlamaLayer& layer : layers_) {
-    weights.insert(weights.end(),
-                   {layer.qkv.get(), layer.o.get(), layer.gate_up.get(), layer.down.get()});
+    for (const auto* weight : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      uses.push_back({weight->get(), dtype, scratch_rows});
+    }
   }
-  return ops_->prepare(weights, max_tokens);
+  return ops_->prepare(uses);
 }
 
 void Llama::linear(const LinearWeight& weight, const TensorView& x, const TensorView& y) {

@@ -1,7 +1,9 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/cuda/elementwise.h"
@@ -78,12 +80,18 @@ class CudaOps final : public Ops {
   [[nodiscard]] DType activation_dtype() const override { return dtype_; }
   [[nodiscard]] bool makes_random_weights() const override { return true; }
 
-  Status prepare(std::span<const LinearWeight* const> weights, int32_t max_tokens) override {
+  Status prepare(std::span<const LinearUse> uses) override {
     TENON_RETURN_IF_ERROR(upload_.release());
-    for (const LinearWeight* weight : weights) {
-      for (const DType out : {dtype_, DType::kF32}) {
-        TENON_RETURN_IF_ERROR(lt_->prepare(shape_of(*weight, out), data_of(*weight), max_tokens));
+    for (const LinearUse& use : uses) {
+      const LtShape shape = shape_of(*use.weight, use.out_dtype);
+      std::vector<const void*> alike;  // other layers' weights, so that none stays in the cache
+      int32_t max_tokens = 0;
+      for (const LinearUse& other : uses) {
+        if (!(shape_of(*other.weight, other.out_dtype) == shape)) continue;
+        alike.push_back(data_of(*other.weight));
+        max_tokens = std::max(max_tokens, other.max_tokens);
       }
+      TENON_RETURN_IF_ERROR(lt_->prepare(shape, alike, max_tokens));
     }
     return ok_status();
   }

@@ -34,9 +34,11 @@ class LtMatmul {
   LtMatmul(const LtMatmul&) = delete;
   LtMatmul& operator=(const LtMatmul&) = delete;
 
-  // Chooses algorithms of `shape` for up to max_tokens tokens and loads their kernels. `weight` is
-  // any matrix of that shape. Errors: kUnsupported when the library has none.
-  Status prepare(const LtShape& shape, const void* weight, int64_t max_tokens);
+  // Chooses algorithms of `shape` for up to max_tokens tokens, by measuring the library's best
+  // guesses on `weights` (matrices of that shape) in turn, and loads their kernels. Does nothing
+  // for a shape that has been prepared for as many tokens. Errors: kUnsupported when the library
+  // has no algorithm, kResourceExhausted.
+  Status prepare(const LtShape& shape, std::span<const void* const> weights, int64_t max_tokens);
 
   // Enqueues the product. Requires: a prepared shape and number of tokens; rows aligned to 16 bytes
   // if they were so in prepare() (x and y dense).
@@ -63,6 +65,12 @@ class LtMatmul {
   };
   explicit LtMatmul(CudaDevice* device) : device_(device) {}
   Entry* find(const LtShape& shape);
+  // Of `candidates` the one to take for `tokens` tokens.
+  Result<cublasLtMatmulAlgo_t> fastest(const LtShape& shape,
+                                       std::span<const cublasLtMatmulHeuristicResult_t> candidates,
+                                       std::span<const void* const> weights,
+                                       const TensorView& x,
+                                       const TensorView& y);
 
   CudaDevice* device_;
   cublasLtHandle_t handle_ = nullptr;

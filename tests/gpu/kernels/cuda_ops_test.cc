@@ -61,7 +61,8 @@ class CudaOps : public ::testing::TestWithParam<DType> {
       return nullptr;
     }
     const LinearWeight* weight = made->get();
-    const Status status = ops_->prepare({&weight, 1}, max_tokens);
+    const LinearUse uses[] = {{weight, dtype(), max_tokens}, {weight, DType::kF32, max_tokens}};
+    const Status status = ops_->prepare(uses);
     EXPECT_TRUE(status.ok()) << status.message();
     return std::move(made).value();
   }
@@ -375,8 +376,8 @@ TEST_P(CudaOps, AStepIsCapturedWithoutAllocating) {
   auto up = ops_->make_linear({&up_source, 1}, false);
   auto down = ops_->make_linear({&down_source, 1}, false);
   ASSERT_TRUE(up.ok() && down.ok());
-  const std::vector<const LinearWeight*> weights = {up->get(), down->get()};
-  ASSERT_TRUE(ops_->prepare(weights, 64).ok());
+  const LinearUse uses[] = {{up->get(), dtype(), 64}, {down->get(), dtype(), 64}};
+  ASSERT_TRUE(ops_->prepare(uses).ok());
   const GpuArray<float> weight(device_, normal_values(hidden, 3));
   for (const int64_t tokens : {1, 5, 16, 48}) {
     GpuMatrix residual(device_, DType::kF32, tokens, hidden);
