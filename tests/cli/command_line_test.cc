@@ -207,8 +207,9 @@ TEST(CommandLine, ImpossibleSettingsSayWhatWouldFit) {
   expect_error(with({"--kv-cache-memory", "4TiB"}), 1, "would fit");
   expect_error(with({"--max-model-len", "100000"}), 2, "8192");
   expect_error(with({"--max-model-len", "4096", "--num-kv-blocks", "9"}), 2, "--max-model-len 128");
-  expect_error(with({"--attention-backend", "flashinfer"}), 2, "flashinfer");
-  expect_error(with({"--device", "cuda"}), 1, "CUDA");
+  expect_error(with({"--attention-backend", "flashinfinity"}), 2, "flashinfinity");
+  // Without a GPU because there is none, with one because of the type.
+  expect_error(with({"--device", "cuda", "--dtype", "float32"}), 1, "--device");
   expect_error(with({"--cpu-isa", "mmx"}), 2, "mmx");
   expect_error(with({"--temperature", "3"}), 2, "temperature");
 }

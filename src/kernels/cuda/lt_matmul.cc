@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/cublaslt_loader.h"
 #include "tensor/cuda/cuda_check.h"
 
 namespace tenon {
@@ -74,6 +75,7 @@ std::vector<int64_t> token_buckets(int64_t max_tokens) {
 }  // namespace
 
 Result<std::unique_ptr<LtMatmul>> LtMatmul::create(CudaDevice* device) {
+  TENON_RETURN_IF_ERROR(load_cublaslt());
   std::unique_ptr<LtMatmul> made(new LtMatmul(device));
   TENON_RETURN_IF_ERROR(lt_status(cublasLtCreate(&made->handle_), "create"));
   TENON_ASSIGN_OR_RETURN(made->workspace_, device->allocate(kWorkspaceBytes));

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cuda/cublaslt_loader.h"
 #include "kernels/cuda/probe_kernels.h"
 #include "tensor/cuda/cuda_check.h"
 
@@ -94,6 +95,7 @@ Result<double> product_rate(CudaDevice& device) {
   device.note(cudaGetLastError(), "probe");
 
   cublasLtHandle_t lt_raw = nullptr;
+  TENON_RETURN_IF_ERROR(load_cublaslt());
   TENON_RETURN_IF_ERROR(lt_status(cublasLtCreate(&lt_raw), "create"));
   const Handle<cublasLtHandle_t> lt(lt_raw, cublasLtDestroy);
   cublasLtMatmulDesc_t product_raw = nullptr;
