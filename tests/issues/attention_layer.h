@@ -26,7 +26,7 @@ inline std::vector<std::string> backend_names() {
   std::vector<std::string> names;
   for (const BackendEntry& entry : test_registry().entries()) {
     // Those of other devices have the conformance suite, where such a device is.
-    const auto& devices = entry.make({})->info().devices;
+    const std::vector<DeviceType> devices = entry.make({})->info().devices;
     if (std::find(devices.begin(), devices.end(), DeviceType::kCpu) != devices.end()) {
       names.push_back(entry.name);
     }
