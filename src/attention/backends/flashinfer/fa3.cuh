@@ -22,7 +22,7 @@ struct Fa3Scale {
 
 template <typename T, int kHeadDim, bool kRagged>
 struct Fa3Traits {
-  static constexpr int kTileQ = fa3_tile(kHeadDim);
+  static constexpr int kTileQ = kFa3Tile;
   // Gathered tiles are narrower: the producer needs registers for addresses.
   static constexpr int kTileKv = kRagged ? 128 : 96;
   using Kernel = fi::AttentionKernelTraits<kRagged,

@@ -59,7 +59,6 @@ BlockKernel cuda_core_decode(int32_t head_dim, int32_t group) {
 template <typename T>
 Fa3Kernel fa3(int32_t head_dim, Fa3Keys keys) {
   const bool ragged = keys == Fa3Keys::kRagged;
-  if (head_dim == 64) return ragged ? launch_fa3<T, 64, true> : launch_fa3<T, 64, false>;
   if (head_dim == 128) return ragged ? launch_fa3<T, 128, true> : launch_fa3<T, 128, false>;
   return nullptr;
 }

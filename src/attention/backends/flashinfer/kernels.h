@@ -101,10 +101,9 @@ struct Fa3Plan {
 using Fa3Kernel = CudaError (*)(const AttentionArgs&, const Fa3Plan&, Stream);
 enum class Fa3Keys : uint8_t { kPaged, kRagged };
 Fa3Kernel find_fa3(DType dtype, int32_t head_dim, Fa3Keys keys);
-// Queries in a tile of FA3.
-[[nodiscard]] constexpr int32_t fa3_tile(int32_t head_dim) {
-  return head_dim == 64 ? 192 : 128;
-}
+// Query tokens of a tile of the Hopper kernel, which serves head size 128: at 64, with its three
+// computing warpgroups, it lost single rows under the work scheduler used here.
+inline constexpr int32_t kFa3Tile = 128;
 
 // Partials to outputs.
 struct MergeArgs {

@@ -10,6 +10,13 @@ namespace tenon::flashinfer {
 namespace {
 
 constexpr float kLn2 = 0.693147180559945309F;
+
+// FlashInfer's kernels start maxima at -50,000 instead of -infinity: that is what they leave for a
+// row without keys.
+__device__ bool is_empty(float lse) {
+  return lse <= -49000.0F;
+}
+
 constexpr int kThreads = 128;
 
 template <typename T>
@@ -68,6 +75,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const MergeArgs args) {
       const int64_t cell = int64_t{p} * args.num_q_heads + head;
       bits[j] = *(static_cast<const uint4*>(args.partial_out) + cell * kLanes + lane);
       lse[j] = args.partial_lse[cell];
+      if (is_empty(lse[j])) lse[j] = -INFINITY;
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
@@ -121,7 +129,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const MergeArgs args) {
 
 __global__ void natural_lse_kernel(float* lse, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < count) lse[i] *= kLn2;
+  if (i < count) lse[i] = is_empty(lse[i]) ? -INFINITY : lse[i] * kLn2;
 }
 
 template <typename T, int kHeadDim>

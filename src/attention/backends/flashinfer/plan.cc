@@ -172,7 +172,7 @@ PlanCapacity plan_capacity(const PlanShape& shape, const AttentionLimits& limits
   const int64_t resident =
       std::max(resident_blocks(shape, false), shape.cuda_core ? resident_blocks(shape, true) : 0);
   const int64_t blocks = tiles + resident;
-  const int64_t fa3_tiles = tokens / fa3_tile(shape.head_dim) + rows;
+  const int64_t fa3_tiles = tokens / kFa3Tile + rows;
 
   const auto piece = [](int64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -299,7 +299,7 @@ Status Planner::plan_rows(const BatchView& batch, const GraphBounds* graph, Writ
 
 // Of extend rows, which read pages either way.
 bool Planner::fa3_is_faster(const BatchView& batch, Rows rows) const {
-  const int32_t tile = fa3_tile(shape_.head_dim);
+  const int32_t tile = kFa3Tile;
   double fa3_flops = 0;
   double longest = 0;
   double flops = 0;
@@ -464,7 +464,7 @@ Status Planner::add_blocks(const BatchView& batch, BlockLaunch launch, Writer& w
 }
 
 void Planner::add_fa3(const BatchView& batch, Rows rows, Fa3Keys keys, Writer& writer) {
-  const int32_t tile = fa3_tile(shape_.head_dim);
+  const int32_t tile = kFa3Tile;
   Fa3Launch launch;
   launch.keys = keys;
   launch.first_row = rows.begin;
