@@ -1,4 +1,5 @@
-// tenon bench latency: prefill and decode rates of a single request, or the steps of a steady batch.
+// tenon bench latency: prefill and decode rates of a single request, or the steps of a steady
+// batch.
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -38,7 +39,7 @@ void print_start_up(const StartUp& start_up) {
 // A batch while all of its requests decode: from the first token of the last request to the last
 // token of the first one.
 struct SteadyDecode {
-  double prefill_seconds = 0;       // from the submission to the last request's first token
+  double prefill_seconds = 0;        // from the submission to the last request's first token
   std::vector<double> step_seconds;  // between tokens of one request
   double tokens_per_second = 0;
   StepProfile profile;
@@ -102,20 +103,21 @@ class BatchRun {
     SteadyDecode result;
     result.prefill_seconds = begin - start;
     result.profile = profile;
-    double tokens = 0;
-    for (const std::vector<double>& times : times_) {
-      for (size_t i = 1; i < times.size(); ++i) {
-        if (times[i - 1] < begin || times[i] > end) continue;
-        ++tokens;
-        if (&times == &times_[0]) result.step_seconds.push_back(times[i] - times[i - 1]);
-      }
+    const std::vector<double>& times = times_[0];
+    double seconds = 0;
+    for (size_t i = 1; i < times.size(); ++i) {
+      if (times[i - 1] < begin || times[i] > end) continue;
+      result.step_seconds.push_back(times[i] - times[i - 1]);
+      seconds += result.step_seconds.back();
     }
     if (result.step_seconds.size() < 2) {
       return invalid_argument(
           "--output-len {} is too short: the first of {} requests ends before all of them decode",
           output_len_, times_.size());
     }
-    result.tokens_per_second = tokens / (end - begin);
+    // Every step gives every request a token.
+    result.tokens_per_second =
+        static_cast<double>(times_.size() * result.step_seconds.size()) / seconds;
     return result;
   }
 
@@ -136,7 +138,8 @@ int measure_batches(const LatencyOptions& options, Engine& engine, const StartUp
     print_start_up(start_up);
     std::printf("| %6s | %7s | %12s | %8s | %12s | %14s |\n", "batch", "context", "ms/step (p50)",
                 "p99", "tok/s out", "prefill tok/s");
-    std::printf("| -----: | ------: | ------------: | -------: | -----------: | -------------: |\n");
+    std::printf(
+        "| -----: | ------: | ------------: | -------: | -----------: | -------------: |\n");
   }
   for (const int32_t batch_size : options.batch_sizes) {
     for (const int32_t input_len : options.input_lens) {
@@ -245,11 +248,11 @@ int bench_latency_command(const LatencyOptions& options) {
     }
   }
   if (options.json) {
-    std::printf(
-        "%s\n",
-        nlohmann::ordered_json{{"model", model_json(info)},
-                               {"start_up", start_up_json(start_up)},
-                               {"rows", rows}}.dump(2).c_str());
+    std::printf("%s\n", nlohmann::ordered_json{{"model", model_json(info)},
+                                               {"start_up", start_up_json(start_up)},
+                                               {"rows", rows}}
+                            .dump(2)
+                            .c_str());
   }
   return 0;
 }

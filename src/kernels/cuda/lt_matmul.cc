@@ -11,13 +11,12 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what the library asks for on Hopper
 constexpr uint32_t kAlignment = 16;                   // rows are whole 16-byte vectors
-// How many of the library's guesses are measured, and how often: its first guess is up to a fifth
-// off for a few dozen tokens, where a product takes microseconds, and rarely for thousands.
-constexpr int64_t kManyTokens = 1024;
-constexpr int kCandidates = 12;
-constexpr int kCandidatesOfMany = 6;
-constexpr int kRepeats = 6;
-constexpr int kRepeatsOfMany = 2;
+// Where the library's guesses are measured and how: for a few dozen to a few hundred tokens its
+// first guess can be some percent off; for thousands it rarely is, and trying costs the start too
+// much.
+constexpr int64_t kMostMeasured = 512;
+constexpr int kCandidates = 8;
+constexpr int kRepeats = 5;
 // Only a clear gain decides against the first guess, so that starts agree on the choice.
 constexpr double kClearGain = 0.96;
 // Below it own kernels take most products.
@@ -139,8 +138,8 @@ Status LtMatmul::prepare(const LtShape& shape,
   TENON_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(x.data(), kSmall, x.size(), device_->stream()));
   Entry fresh{shape, {}};
   for (const int64_t tokens : token_buckets(max_tokens)) {
-    const auto found =
-        candidates(shape, tokens, tokens < kManyTokens ? kCandidates : kCandidatesOfMany);
+    const bool measured = tokens >= kLeastMeasured && tokens <= kMostMeasured;
+    const auto found = candidates(shape, tokens, measured ? kCandidates : 1);
     if (found.empty()) {
       return unsupported("cuBLASLt has no algorithm for {} x {} x {} ({} to {})", tokens, shape.n,
                          shape.k, dtype_traits(shape.dtype).name,
@@ -175,11 +174,10 @@ Result<cublasLtMatmulAlgo_t> LtMatmul::fastest(
   size_t best = 0;
   double best_seconds = 0;
   const auto timer = device_->make_timer();
-  for (size_t i = 0; x.rows() >= kLeastMeasured && i < candidates.size(); ++i) {
+  for (size_t i = 0; candidates.size() > 1 && i < candidates.size(); ++i) {
     run_once(candidates[i].algo);
     timer->start();
-    const int repeats = x.rows() < kManyTokens ? kRepeats : kRepeatsOfMany;
-    for (int repeat = 0; repeat < repeats; ++repeat) run_once(candidates[i].algo);
+    for (int repeat = 0; repeat < kRepeats; ++repeat) run_once(candidates[i].algo);
     timer->stop();
     TENON_RETURN_IF_ERROR(device_->synchronize());
     const double seconds = timer->seconds();
