@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "tests/server/serve_process.h"
@@ -241,15 +242,19 @@ double worst_health_time_under_load(uint16_t port) {
 
 TEST_F(ServeTest, Rob05HealthAnswersUnderLoad) {
   start({"--num-kv-blocks", "128", "--max-model-len", "1024"});
-  // The first rounds touch every page of the KV cache and fill the allocator's arenas of all
-  // threads.
-  double resident = 0;
-  for (int round = 0; round < 4; ++round) {
-    resident = round < 3 ? process->own_memory_mib() : resident;
+  // What is resident varies by a tenth from round to round (the allocator's arenas, which threads
+  // use them); a leak lifts the least of later rounds above the most of earlier ones.
+  constexpr int kRounds = 4;
+  double most = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < 2 * kRounds; ++round) {
     EXPECT_LT(worst_health_time_under_load(port), 0.2);
     expect_idle_and_working();
+    const double resident = process->own_memory_mib();
+    if (round < kRounds) most = std::max(most, resident);
+    if (round >= kRounds) least = std::min(least, resident);
   }
-  EXPECT_LT(process->own_memory_mib(), resident * 1.1);
+  EXPECT_LT(least, most * 1.05);
 }
 
 TEST_F(ServeTest, Rob06CountersOnlyGrowThroughPreemptionAndAbort) {
