@@ -173,10 +173,10 @@ def latency():
             host = profile["host_us_per_step"]
             limit = ""
             if read and shape != "135m":
-                context = row["context"] + row["output_len"] / 2
-                step = report["model"]["weight_bytes"] + row["batch_size"] * context * kv_bytes_per_token(shape)
+                keys = row["batch_size"] * row["context"]
+                step = report["model"]["weight_bytes"] + keys * kv_bytes_per_token(shape)
                 limit = f"{step / read * 1e3 / row['ms_per_step']:.3f}"
-            rows.append((name, row["batch_size"], row["context"], f"{row['ms_per_step']:.3f}",
+            rows.append((name, row["batch_size"], f"{row['context']:.0f}", f"{row['ms_per_step']:.3f}",
                          f"{row['ms_per_step_p99']:.3f}", f"{row['output_tokens_per_second']:.0f}", limit,
                          f"{host['schedule'] + host['prepare']:.0f}", f"{host['launch']:.0f}", f"{host['commit']:.0f}",
                          f"{100 * profile['device_idle_share']:.1f}"))
@@ -199,7 +199,7 @@ def latency():
         return
     print("## Steady decode\n")
     print("Random weights of the true shapes unless said otherwise. `of the limit`: weights and keys by the read rate, "
-          "over the time. Host: microseconds a step of the engine's thread.\n")
+          "over the time. Context: the mean of the measured steps. Host: microseconds a step of the engine's thread.\n")
     table(("model", "batch", "context", "ms/step", "p99", "tok/s", "of the limit", "plan us", "launch us", "commit us",
            "GPU idle %"), rows)
     starts = [(shape, data(f"latency_{shape}.json")) for shape in ("8b", "7b", "13b", "135m")]

@@ -19,7 +19,7 @@ inline Result<CudaDevice*> gpu() {
 }  // namespace tenon::testing
 
 // In a test body: declares `name` or skips.
-#define TENON_GPU_OR_SKIP(name)                                                          \
-  auto name##_or = ::tenon::testing::gpu();                                              \
+#define TENON_GPU_OR_SKIP(name)                                                         \
+  auto name##_or = ::tenon::testing::gpu();                                             \
   if (!name##_or.ok()) GTEST_SKIP() << "needs a GPU: " << name##_or.status().message(); \
   ::tenon::CudaDevice* const name = *name##_or

@@ -2,7 +2,7 @@
 // eight, and the own kernels, for the shapes of some models and few tokens; then a
 // whole step without attention. Weights rotate through more memory than the L2 cache holds.
 //
-//   linear_bench [table] [step]
+//   linear_bench [table] [batches] [step]
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -88,6 +88,23 @@ class Bench {
     std::printf("\n");
     for (const NamedShape& shape : kShapes) {
       for (const int64_t tokens : {1, 2, 4, 8, 16, 32}) row(shape, tokens);
+    }
+  }
+
+  // cuBLASLt alone, for the batches where its products stop being bound by the memory.
+  void batches() {
+    std::printf("us a call\n%-13s %4s | %8s | %8s | %8s %9s\n", "shape", "T", "Lt first", "of 8",
+                "of 64", "TFLOP/s");
+    for (const NamedShape& shape : kShapes) {
+      if (shape.name[0] == '1') continue;
+      for (const int64_t tokens : {64, 128, 256, 512}) {
+        double best[3] = {};
+        const int counts[3] = {1, 8, 64};
+        for (int i = 0; i < 3; ++i) best[i] = best_of(shape, tokens, counts[i]);
+        const double flops = 2.0 * static_cast<double>(shape.n * shape.k * tokens);
+        std::printf("%-13s %4ld | %8.2f | %8.2f | %8.2f %9.0f\n", shape.name,
+                    static_cast<long>(tokens), best[0], best[1], best[2], flops / best[2] * 1e-6);
+      }
     }
   }
 
@@ -192,23 +209,33 @@ class Bench {
              TensorView::dense(args.y, args.out_dtype, {args.tokens, args.n}));
   }
 
+  // Microseconds of the fastest of cuBLASLt's first `count` guesses.
+  double best_of(const NamedShape& shape, int64_t tokens, int count) {
+    const int64_t bytes = shape.n * shape.k * 2;
+    const int64_t slots = kPoolBytes / bytes;
+    const int calls = static_cast<int>(std::clamp(kRotateBytes / bytes, int64_t{4}, int64_t{200}));
+    const LtShape lt_shape{shape.n, shape.k, DType::kBF16, shape.wide ? DType::kF32 : DType::kBF16};
+    const TensorView x = TensorView::dense(x_.data(), DType::kBF16, {tokens, shape.k});
+    const TensorView y = TensorView::dense(y_.data(), lt_shape.out_dtype, {tokens, shape.n});
+    double best = 1e9;
+    for (const auto& candidate : lt_->candidates(lt_shape, tokens, count)) {
+      best = std::min(best, timer_.microseconds(calls, [&](int i) {
+        lt_->run_with(lt_shape, candidate.algo, pool_.data() + (i % slots) * bytes, x, y);
+      }));
+    }
+    return best;
+  }
+
   void row(const NamedShape& shape, int64_t tokens) {
     const int64_t bytes = shape.n * shape.k * 2;
     const int64_t slots = kPoolBytes / bytes;
     const int count = static_cast<int>(std::clamp(kRotateBytes / bytes, int64_t{4}, int64_t{200}));
     const DType out = shape.wide ? DType::kF32 : DType::kBF16;
     const auto weight = [&](int i) { return pool_.data() + (i % slots) * bytes; };
-    const LtShape lt_shape{shape.n, shape.k, DType::kBF16, out};
     const TensorView x = TensorView::dense(x_.data(), DType::kBF16, {tokens, shape.k});
     const TensorView y = TensorView::dense(y_.data(), out, {tokens, shape.n});
-    double first = 0;
-    double best = 1e9;
-    for (const auto& candidate : lt_->candidates(lt_shape, tokens, 8)) {
-      const double us = timer_.microseconds(
-          count, [&](int i) { lt_->run_with(lt_shape, candidate.algo, weight(i), x, y); });
-      if (first == 0) first = us;
-      best = std::min(best, us);
-    }
+    const double first = best_of(shape, tokens, 1);
+    const double best = best_of(shape, tokens, 8);
     const double ideal = static_cast<double>(bytes) / read_rate_ * 1e-6;
     std::printf("%-13s %3ld %8.2f | %8.2f %8.2f", shape.name, static_cast<long>(tokens), ideal,
                 first, best);
@@ -260,6 +287,7 @@ int main(int argc, char** argv) {
   tenon::bench::Bench bench(device->get());
   bench.ceiling();
   if (wants("table")) bench.table();
+  if (wants("batches")) bench.batches();
   if (wants("step")) bench.step();
   const tenon::Status status = (*device)->status();
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());

@@ -28,8 +28,8 @@ struct EngineConfig {
   LoadFormat load_format = LoadFormat::kAuto;
   ModelDType dtype = ModelDType::kAuto;
   KvCacheDType kv_cache_dtype =
-      KvCacheDType::kAuto;  // kAuto: f16, f32 in exact mode; the activations' type on a GPU
-  std::string device = "auto";             // auto (a GPU if there is one), cpu, cuda
+      KvCacheDType::kAuto;      // kAuto: f16, f32 in exact mode; the activations' type on a GPU
+  std::string device = "auto";  // auto (a GPU if there is one), cpu, cuda
   std::string attention_backend = "auto";  // a name from `tenon backends`, or auto
   AttentionSplitMode attention_split = AttentionSplitMode::kAuto;
   std::string cpu_isa = "auto";  // portable, avx2, avx512, or auto: the best this CPU has
@@ -42,7 +42,7 @@ struct EngineConfig {
   int64_t kv_cache_memory =
       0;  // bytes; 0: on the CPU enough for max_num_seqs short or one full-length request,
           // within free RAM; on a GPU what gpu_memory_utilization leaves
-  double gpu_memory_utilization = 0.9;  // share of the GPU's memory that may be taken
+  double gpu_memory_utilization = 0.9;      // share of the GPU's memory that may be taken
   int64_t swap_space = int64_t{256} << 20;  // bytes of host memory for swapped-out blocks
   int32_t max_num_seqs = 0;                 // requests running at once; 0: 64, GPU 256
   int32_t max_num_batched_tokens = 0;       // token budget of a step; 0: 512, GPU 8192
@@ -53,7 +53,7 @@ struct EngineConfig {
   PreemptionMode preemption_mode = PreemptionMode::kAuto;
   bool async_scheduling = true;  // GPU: plan the next step while one runs
   bool enforce_eager = false;    // GPU: no CUDA graphs
-  bool profile = false;          // time the sections of every step (EngineStats::profile); no graphs
+  bool profile = false;  // time the sections of every step (EngineStats::profile); no graphs
 };
 
 }  // namespace tenon

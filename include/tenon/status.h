@@ -18,15 +18,15 @@ namespace tenon {
 
 enum class StatusCode : int32_t {
   kOk = 0,
-  kInvalidArgument,    // the caller's input is wrong (HTTP 400)
-  kNotFound,           // a named thing does not exist (HTTP 404)
-  kUnsupported,        // understood, but this build, backend or model cannot do it
-  kDataLoss,           // a file is truncated or corrupt
-  kResourceExhausted,  // queue full, out of memory or blocks (HTTP 429)
-  kUnavailable,        // loading or draining; try again later (HTTP 503)
+  kInvalidArgument,     // the caller's input is wrong (HTTP 400)
+  kNotFound,            // a named thing does not exist (HTTP 404)
+  kUnsupported,         // understood, but this build, backend or model cannot do it
+  kDataLoss,            // a file is truncated or corrupt
+  kResourceExhausted,   // queue full, out of memory or blocks (HTTP 429)
+  kUnavailable,         // loading or draining; try again later (HTTP 503)
   kFailedPrecondition,  // cannot be done this way; the caller has another
-  kAborted,            // cancelled by the caller
-  kInternal,           // a failure inside Tenon (HTTP 500)
+  kAborted,             // cancelled by the caller
+  kInternal,            // a failure inside Tenon (HTTP 500)
 };
 
 [[nodiscard]] std::string_view status_code_name(StatusCode code);

@@ -127,11 +127,11 @@ class AttentionMetadata {
 
 // What one layer's attention reads and writes in a step of T tokens. Rows may be strided.
 struct AttentionInput {
-  TensorView q;              // [T, q_heads * head_dim_qk]
-  TensorView k;              // [T, kv_heads * head_dim_qk], this step's, as stored by write_kv()
-  TensorView v;              // [T, kv_heads * head_dim_v]
-  TensorView out;            // [T, q_heads * head_dim_v]
-  std::span<float> lse{};    // [T * q_heads], or empty
+  TensorView q;            // [T, q_heads * head_dim_qk]
+  TensorView k;            // [T, kv_heads * head_dim_qk], this step's, as stored by write_kv()
+  TensorView v;            // [T, kv_heads * head_dim_v]
+  TensorView out;          // [T, q_heads * head_dim_v]
+  std::span<float> lse{};  // [T * q_heads], or empty
 };
 
 struct RopeInput {

@@ -91,11 +91,11 @@ void expect_same_bits(const Problem& p,
   const auto heads = part.lse.empty() ? 0 : static_cast<size_t>(p.requirements.num_q_heads);
   const auto begin = static_cast<size_t>(first_token);
   for (size_t token = 0; token < part.out.size() / width; ++token) {
-    const bool same = std::memcmp(&part.out[token * width], &whole.out[(begin + token) * width],
-                                  width * sizeof(float)) == 0 &&
-                      std::memcmp(part.lse.data() + token * heads,
-                                  whole.lse.data() + (begin + token) * heads,
-                                  heads * sizeof(float)) == 0;
+    const bool same =
+        std::memcmp(&part.out[token * width], &whole.out[(begin + token) * width],
+                    width * sizeof(float)) == 0 &&
+        std::memcmp(part.lse.data() + token * heads, whole.lse.data() + (begin + token) * heads,
+                    heads * sizeof(float)) == 0;
     if (!same) return verdict.fail("token {}: other bits {}", begin + token, what);
   }
 }
@@ -231,12 +231,12 @@ struct Finding {
 
 // What one subject makes of a trial.
 Result<Finding> examine(const Run& run,
-                       const Trial& trial,
-                       const BackendContext& context,
-                       Verdict& verdict) {
+                        const Trial& trial,
+                        const BackendContext& context,
+                        Verdict& verdict) {
   const Problem& p = trial.problem;
-  TENON_ASSIGN_OR_RETURN(Subject subject, Subject::create(run.registry, run.backend, p, context,
-                                                          p.c.layout));
+  TENON_ASSIGN_OR_RETURN(Subject subject,
+                         Subject::create(run.registry, run.backend, p, context, p.c.layout));
   const std::vector<float> activations = subject.read_activations();
   std::optional<Problem> rotated;  // the problem as the subject's own rotation left it
   std::optional<Expected> rotated_expected;
@@ -247,9 +247,8 @@ Result<Finding> examine(const Run& run,
     rotated_expected = expect(run.registry, *rotated, p.batch.view);
   }
   const Expected& expected = rotated ? *rotated_expected : trial.expected;
-  TENON_ASSIGN_OR_RETURN(
-      const Subject reference,
-      make_reference(run.registry, rotated ? *rotated : p, subject.layout()));
+  TENON_ASSIGN_OR_RETURN(const Subject reference,
+                         make_reference(run.registry, rotated ? *rotated : p, subject.layout()));
 
   // A step behind another one, without waiting in between.
   const Excerpt before = shortened(p, 2);
@@ -275,7 +274,9 @@ Result<Finding> examine(const Run& run,
   return Finding{std::move(output), subject.info().batch_invariant};
 }
 
-ConformanceResult run_trial(const Run& run, const Trial& trial, Device& device,
+ConformanceResult run_trial(const Run& run,
+                            const Trial& trial,
+                            Device& device,
                             std::string_view isa) {
   ConformanceResult result;
   const bool on_cpu = device.type() == DeviceType::kCpu;

@@ -56,8 +56,8 @@ struct ConformanceCase {
 // smoke: a handful, for sanitizers. quick: each axis swept on its own, a few seconds. full:
 // products of the axes as well, about a minute an instruction set.
 enum class ConformanceLevel : uint8_t { kSmoke, kQuick, kFull };
-[[nodiscard]] std::vector<ConformanceCase> conformance_cases(
-    ConformanceLevel level, DeviceType device = DeviceType::kCpu);
+[[nodiscard]] std::vector<ConformanceCase> conformance_cases(ConformanceLevel level,
+                                                             DeviceType device = DeviceType::kCpu);
 
 struct ConformanceOptions {
   ConformanceLevel level = ConformanceLevel::kQuick;

@@ -214,8 +214,7 @@ std::vector<ConformanceCase> cuda_quick_cases() {
   graph("33q1s200", 64, 8192, nothing);
   graph("200q1s30_q1s2000", 256, 8192, nothing);
   for (const int32_t dim : kCudaHeadDims) {
-    graph("3q1s900_q1s1", 8, 4096,
-          [&](ConformanceCase& c) { c.head_dim_qk = c.head_dim_v = dim; });
+    graph("3q1s900_q1s1", 8, 4096, [&](ConformanceCase& c) { c.head_dim_qk = c.head_dim_v = dim; });
   }
   graph("3q1s900", 4, 4096, [](ConformanceCase& c) { c.num_q_heads = 32, c.block_size = 1; });
   graph("3q1s900", 4, 4096, [](ConformanceCase& c) {

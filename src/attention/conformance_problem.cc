@@ -26,8 +26,8 @@ void round_to(DType dtype, std::vector<float>& values) {
 }
 
 // Largest norm of the `dim` values at each multiple of `dim` in columns [begin, end) of a matrix.
-double max_norm(const std::vector<float>& matrix, int64_t stride, int64_t begin, int64_t end,
-                int64_t dim) {
+double max_norm(
+    const std::vector<float>& matrix, int64_t stride, int64_t begin, int64_t end, int64_t dim) {
   double largest = 0;
   for (int64_t row = 0; (row + 1) * stride <= static_cast<int64_t>(matrix.size()); ++row) {
     for (int64_t column = begin; column < end; column += dim) {
@@ -103,8 +103,8 @@ void count_all_as_decode(BatchView& view) {
 int64_t slot_of(const Problem& p, int32_t row, int32_t key) {
   const BatchView& view = p.batch.view;
   const int32_t block_size = p.requirements.block_size;
-  const auto page = static_cast<size_t>(view.page_indptr[static_cast<size_t>(row)] +
-                                        key / block_size);
+  const auto page =
+      static_cast<size_t>(view.page_indptr[static_cast<size_t>(row)] + key / block_size);
   return int64_t{view.page_indices[page]} * block_size + key % block_size;
 }
 

@@ -34,7 +34,7 @@ struct Problem {
   KvCacheSpec spec;
   int64_t num_blocks = 0;
   SyntheticBatch batch;
-  int64_t row_gap = 0;            // rows are strided; the gap must stay as it was
+  int64_t row_gap = 0;             // rows are strided; the gap must stay as it was
   std::vector<float> activations;  // [T, qkv_stride]: q | k | v | gap; k and v NaN where slot is -1
   std::vector<float> context_k, context_v;  // [keys + 1, kv_heads * dim]; the last: padding, NaN
   std::vector<int64_t> context_slots;       // of the keys of earlier steps, then -1
@@ -113,7 +113,9 @@ class Subject {
 
   [[nodiscard]] Result<Target> make_target(int64_t tokens);
   // Plans and enqueues; with `graph`, by its rules.
-  Status enqueue(const BatchView& view, int32_t first_token, const GraphBounds* graph,
+  Status enqueue(const BatchView& view,
+                 int32_t first_token,
+                 const GraphBounds* graph,
                  Target& target);
   // The graph of a forward() planned for `view`; it has run once before, as the engine does it.
   Result<std::unique_ptr<DeviceGraph>> capture(const BatchView& view,

@@ -46,8 +46,7 @@ std::vector<std::byte> encode(DType dtype, const std::vector<float>& values) {
     if (dtype == DType::kF32) {
       std::memcpy(&bytes[i * width], &values[i], width);
     } else {
-      const uint16_t bits =
-          dtype == DType::kF16 ? f32_to_f16(values[i]) : f32_to_bf16(values[i]);
+      const uint16_t bits = dtype == DType::kF16 ? f32_to_f16(values[i]) : f32_to_bf16(values[i]);
       std::memcpy(&bytes[i * width], &bits, width);
     }
   }
@@ -131,8 +130,7 @@ Result<Subject> Subject::create(const AttentionRegistry& registry,
 
 TensorView Subject::columns(int64_t begin, int64_t width) const {
   const Problem& p = *problem_;
-  return TensorView::dense(activations_.data(), dtype_,
-                           {p.batch.view.num_tokens(), p.qkv_stride()})
+  return TensorView::dense(activations_.data(), dtype_, {p.batch.view.num_tokens(), p.qkv_stride()})
       .columns(begin, width);
 }
 
@@ -190,24 +188,22 @@ Result<Target> Subject::make_target(int64_t tokens) {
   Target target;
   target.tokens = tokens;
   const int64_t rows = tokens + 2 * kGuardRows;
-  TENON_ASSIGN_OR_RETURN(target.out,
-                         device_->allocate(static_cast<size_t>(dtype_bytes(
-                             dtype_, rows * (p.out_width() + p.row_gap)))));
+  TENON_ASSIGN_OR_RETURN(target.out, device_->allocate(static_cast<size_t>(
+                                         dtype_bytes(dtype_, rows * (p.out_width() + p.row_gap)))));
   if (p.c.lse) {
-    TENON_ASSIGN_OR_RETURN(target.lse,
-                           device_->allocate(static_cast<size_t>(rows * p.c.num_q_heads) *
-                                             sizeof(float)));
+    TENON_ASSIGN_OR_RETURN(
+        target.lse, device_->allocate(static_cast<size_t>(rows * p.c.num_q_heads) * sizeof(float)));
   }
   poison(target);
   return target;
 }
 
 void Subject::poison(Target& target) {
-  const auto out = poisoned(dtype_, static_cast<int64_t>(target.out.size()) /
-                                        dtype_bytes(dtype_, 1), true);
+  const auto out =
+      poisoned(dtype_, static_cast<int64_t>(target.out.size()) / dtype_bytes(dtype_, 1), true);
   device_->write(target.out.data(), out.data(), out.size());
-  const auto lse = poisoned(DType::kF32, static_cast<int64_t>(target.lse.size() / sizeof(float)),
-                            true);
+  const auto lse =
+      poisoned(DType::kF32, static_cast<int64_t>(target.lse.size() / sizeof(float)), true);
   device_->write(target.lse.data(), lse.data(), lse.size());
 }
 
@@ -269,8 +265,8 @@ Result<Output> Subject::collect(const Target& target) {
       if (!guard && i < p.out_width()) {
         output.out.push_back(decode_one(dtype_, element));
       } else if (std::memcmp(element, &nan, width) != 0) {
-        output.damage = fmt::format("output of token {}: written outside, column {}",
-                                    row - kGuardRows, i);
+        output.damage =
+            fmt::format("output of token {}: written outside, column {}", row - kGuardRows, i);
       }
     }
   }

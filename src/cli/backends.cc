@@ -5,8 +5,8 @@
 #include "attention/conformance.h"
 #include "attention/registry.h"
 #include "cli/commands.h"
-#include "tensor/device.h"
 #include "tenon/engine.h"
+#include "tensor/device.h"
 
 namespace tenon::cli {
 namespace {
@@ -17,9 +17,8 @@ int verify(const BackendsOptions& options) {
   auto device = make_device(options.engine.device);
   if (!device.ok()) return fail(device.status());
   const std::vector<BackendEntry>& entries = registry.entries();
-  const auto entry = std::find_if(entries.begin(), entries.end(), [&](const BackendEntry& e) {
-    return e.name == options.verify;
-  });
+  const auto entry = std::find_if(entries.begin(), entries.end(),
+                                  [&](const BackendEntry& e) { return e.name == options.verify; });
   // On a machine with a GPU, `auto` means it for the backends that run there.
   if (entry != entries.end() && options.engine.device == "auto") {
     const std::vector<DeviceType> can = entry->make({})->info().devices;

@@ -104,11 +104,10 @@ Work count_work(const std::vector<BatchSpecRow>& rows, const AttentionRequiremen
     const double context = row.seq_len - q;
     if (row.seq_len == 0) continue;
     tokens += q;
-    work.kv_bytes += static_cast<double>(
-        dtype_bytes(r.kv_dtype, int64_t{row.seq_len} * r.num_kv_heads *
-                                    (r.head_dim_qk + r.head_dim_v)));
-    work.flops += 2.0 * (r.head_dim_qk + r.head_dim_v) * r.num_q_heads *
-                  (q * context + q * (q + 1) / 2);
+    work.kv_bytes += static_cast<double>(dtype_bytes(
+        r.kv_dtype, int64_t{row.seq_len} * r.num_kv_heads * (r.head_dim_qk + r.head_dim_v)));
+    work.flops +=
+        2.0 * (r.head_dim_qk + r.head_dim_v) * r.num_q_heads * (q * context + q * (q + 1) / 2);
   }
   work.bytes = work.kv_bytes + tokens * r.num_q_heads * (r.head_dim_qk + r.head_dim_v) *
                                    static_cast<double>(dtype_bytes(r.q_dtype, 1));
@@ -153,21 +152,25 @@ class Workload {
     in.q = all.columns(0, q);
     in.k = all.columns(q, k);
     in.v = all.columns(q + k, v);
-    in.out = TensorView::dense(out_.data(), r.q_dtype,
-                               {tokens, int64_t{r.num_q_heads} * r.head_dim_v});
+    in.out =
+        TensorView::dense(out_.data(), r.q_dtype, {tokens, int64_t{r.num_q_heads} * r.head_dim_v});
     return in;
   }
   // The cells for a layout; new ones get random keys and values through `write`.
-  using Writer = std::function<void(int32_t layer, const TensorView& k, const TensorView& v,
-                                    std::span<const int64_t> slots)>;
+  using Writer = std::function<void(
+      int32_t layer, const TensorView& k, const TensorView& v, std::span<const int64_t> slots)>;
   Result<const KvPool*> pool(KvLayout layout) {
     if (const auto found = pools_.find(layout); found != pools_.end()) return &found->second;
     const AttentionRequirements& r = requirements();
-    const KvCacheSpec spec = {static_cast<int32_t>(layers_), r.num_kv_heads, r.head_dim_qk,
-                              r.head_dim_v, r.block_size, r.kv_dtype};
-    TENON_ASSIGN_OR_RETURN(
-        KvPool made, KvPool::create(spec, layout, num_blocks_,
-                                    [&](size_t bytes) { return device_.allocate(bytes); }));
+    const KvCacheSpec spec = {static_cast<int32_t>(layers_),
+                              r.num_kv_heads,
+                              r.head_dim_qk,
+                              r.head_dim_v,
+                              r.block_size,
+                              r.kv_dtype};
+    TENON_ASSIGN_OR_RETURN(KvPool made,
+                           KvPool::create(spec, layout, num_blocks_,
+                                          [&](size_t bytes) { return device_.allocate(bytes); }));
     return &pools_.emplace(layout, std::move(made)).first->second;
   }
   Status fill_pool(const KvPool& pool, const Writer& write);
@@ -210,8 +213,7 @@ Result<Buffer> random_buffer(Device& device, DType dtype, int64_t count) {
     if (dtype == DType::kF32) {
       std::memcpy(&bytes[i * width], &values[i], width);
     } else {
-      const uint16_t bits =
-          dtype == DType::kF16 ? f32_to_f16(values[i]) : f32_to_bf16(values[i]);
+      const uint16_t bits = dtype == DType::kF16 ? f32_to_f16(values[i]) : f32_to_bf16(values[i]);
       std::memcpy(&bytes[i * width], &bits, width);
     }
   }
@@ -229,8 +231,8 @@ Status Workload::fill() {
   const int64_t qkv = int64_t{r.num_q_heads} * r.head_dim_qk + kv;
   TENON_ASSIGN_OR_RETURN(
       activations_, random_buffer(device_, r.q_dtype, std::max(tokens * qkv, kFillTokens * kv)));
-  TENON_ASSIGN_OR_RETURN(out_, device_.allocate(static_cast<size_t>(dtype_bytes(
-                                   r.q_dtype, tokens * r.num_q_heads * r.head_dim_v))));
+  TENON_ASSIGN_OR_RETURN(out_, device_.allocate(static_cast<size_t>(
+                                   dtype_bytes(r.q_dtype, tokens * r.num_q_heads * r.head_dim_v))));
   return ok_status();
 }
 
@@ -321,9 +323,9 @@ class Entrant {
       params.kv = pool->view(layer);
       layers_.push_back(backend_->make_impl(params));
     }
-    TENON_RETURN_IF_ERROR(workload_.fill_pool(
-        *pool, [&](int32_t layer, const TensorView& k, const TensorView& v,
-                   std::span<const int64_t> slots) {
+    TENON_RETURN_IF_ERROR(
+        workload_.fill_pool(*pool, [&](int32_t layer, const TensorView& k, const TensorView& v,
+                                       std::span<const int64_t> slots) {
           layers_[static_cast<size_t>(layer)]->write_kv(k, v, slots);
         }));
     if (workload_.uniform_decode() && device_.type() == DeviceType::kCuda &&
@@ -409,22 +411,25 @@ class Report {
     std::printf("| %-18s | %5s | %-18s | %8s | %8s | %10s | %-21s | %8s | %8s | %6s |\n", "batch",
                 "block", "backend", "plan us", "max", "run us", "min .. max", "GB/s", "TFLOP/s",
                 "limit");
-    std::printf("| ------------------ | ----: | ------------------ | -------: | -------: | "
-                "---------: | --------------------- | -------: | -------: | -----: |\n");
+    std::printf(
+        "| ------------------ | ----: | ------------------ | -------: | -------: | "
+        "---------: | --------------------- | -------: | -------: | -----: |\n");
   }
 
-  void refused(const std::string& batch, int32_t block_size, const std::string& backend,
+  void refused(const std::string& batch,
+               int32_t block_size,
+               const std::string& backend,
                const std::string& reason) {
-    json_["rows"].push_back({{"batch", batch},
-                             {"block_size", block_size},
-                             {"backend", backend},
-                             {"refused", reason}});
+    json_["rows"].push_back(
+        {{"batch", batch}, {"block_size", block_size}, {"backend", backend}, {"refused", reason}});
     if (quiet_) return;
     std::printf("| %-18s | %5d | %-18s | not possible: %s\n", batch.c_str(), block_size,
                 backend.c_str(), reason.c_str());
   }
 
-  void add(const std::string& batch, const Workload& workload, const std::string& backend,
+  void add(const std::string& batch,
+           const Workload& workload,
+           const std::string& backend,
            const Entrant& entrant) {
     const Work& work = workload.work();
     const double run = median(entrant.run_seconds);
@@ -454,11 +459,12 @@ class Report {
                              {"share_of_limit", limit / run},
                              {"plan", entrant.describe()}});
     if (quiet_) return;
-    std::printf("| %-18s | %5d | %-18s | %8.1f | %8.1f | %10.2f | %9.2f .. %8.2f | %8.1f | %8.3f | "
-                "%5.1f%% |\n",
-                batch.c_str(), workload.requirements().block_size, backend.c_str(), plan * 1e6,
-                plan_max * 1e6, run * 1e6, *low * 1e6, *high * 1e6, work.bytes / run * 1e-9,
-                work.flops / run * 1e-12, 100 * limit / run);
+    std::printf(
+        "| %-18s | %5d | %-18s | %8.1f | %8.1f | %10.2f | %9.2f .. %8.2f | %8.1f | %8.3f | "
+        "%5.1f%% |\n",
+        batch.c_str(), workload.requirements().block_size, backend.c_str(), plan * 1e6,
+        plan_max * 1e6, run * 1e6, *low * 1e6, *high * 1e6, work.bytes / run * 1e-9,
+        work.flops / run * 1e-12, 100 * limit / run);
     std::fflush(stdout);
   }
 

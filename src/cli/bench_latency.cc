@@ -42,6 +42,7 @@ struct SteadyDecode {
   double prefill_seconds = 0;        // from the submission to the last request's first token
   std::vector<double> step_seconds;  // between tokens of one request
   double tokens_per_second = 0;
+  double context = 0;  // keys of a request, on average
   StepProfile profile;
 };
 
@@ -72,7 +73,7 @@ class BatchRun {
     const double end = now_seconds();
     changed_.wait(lock, [&] { return finished_ == times_.size(); });
     if (!error_.ok()) return error_;
-    return evaluate(start, profile_between(before, after, end - begin));
+    return evaluate(input_len, start, profile_between(before, after, end - begin));
   }
 
  private:
@@ -89,7 +90,7 @@ class BatchRun {
     changed_.notify_all();
   }
 
-  Result<SteadyDecode> evaluate(double start, const StepProfile& profile) {
+  Result<SteadyDecode> evaluate(int32_t input_len, double start, const StepProfile& profile) {
     double begin = 0;
     double end = times_[0].back();
     for (const std::vector<double>& times : times_) {
@@ -103,18 +104,23 @@ class BatchRun {
     SteadyDecode result;
     result.prefill_seconds = begin - start;
     result.profile = profile;
-    const std::vector<double>& times = times_[0];
-    double seconds = 0;
-    for (size_t i = 1; i < times.size(); ++i) {
-      if (times[i - 1] < begin || times[i] > end) continue;
-      result.step_seconds.push_back(times[i] - times[i - 1]);
-      seconds += result.step_seconds.back();
+    double seconds = 0, keys = 0, tokens = 0;
+    for (const std::vector<double>& times : times_) {
+      for (size_t i = 1; i < times.size(); ++i) {
+        if (times[i - 1] < begin || times[i] > end) continue;
+        keys += input_len + static_cast<double>(i);
+        ++tokens;
+        if (&times != times_.data()) continue;
+        result.step_seconds.push_back(times[i] - times[i - 1]);
+        seconds += result.step_seconds.back();
+      }
     }
     if (result.step_seconds.size() < 2) {
       return invalid_argument(
           "--output-len {} is too short: the first of {} requests ends before all of them decode",
           output_len_, times_.size());
     }
+    result.context = keys / tokens;
     // Every step gives every request a token.
     result.tokens_per_second =
         static_cast<double>(times_.size() * result.step_seconds.size()) / seconds;
@@ -149,16 +155,17 @@ int measure_batches(const LatencyOptions& options, Engine& engine, const StartUp
       const double p99 = percentile(decode->step_seconds, 0.99) * 1e3;
       const double prefill = double{1} * batch_size * input_len / decode->prefill_seconds;
       rows.push_back({{"batch_size", batch_size},
-                      {"context", input_len},
+                      {"input_len", input_len},
                       {"output_len", output_len},
+                      {"context", decode->context},
                       {"ms_per_step", p50},
                       {"ms_per_step_p99", p99},
                       {"output_tokens_per_second", decode->tokens_per_second},
                       {"prefill_tokens_per_second", prefill},
                       {"profile", profile_json(decode->profile)}});
       if (options.json) continue;
-      std::printf("| %6d | %7d | %13.3f | %8.3f | %12.1f | %14.1f |\n", batch_size, input_len, p50,
-                  p99, decode->tokens_per_second, prefill);
+      std::printf("| %6d | %7.0f | %13.3f | %8.3f | %12.1f | %14.1f |\n", batch_size,
+                  decode->context, p50, p99, decode->tokens_per_second, prefill);
       print_profile(decode->profile, options.profile);
       std::fflush(stdout);
     }

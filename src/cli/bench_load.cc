@@ -114,10 +114,9 @@ StepProfile profile_between(const EngineStats& before, const EngineStats& after,
   const auto difference = [&](double StepTimes::*member) {
     profile.times.*member = after.times.*member - before.times.*member;
   };
-  for (double StepTimes::*member :
-       {&StepTimes::schedule, &StepTimes::prepare, &StepTimes::launch, &StepTimes::commit,
-        &StepTimes::device, &StepTimes::attention, &StepTimes::linear, &StepTimes::sampling,
-        &StepTimes::other}) {
+  for (double StepTimes::*member : {&StepTimes::schedule, &StepTimes::prepare, &StepTimes::launch,
+                                    &StepTimes::commit, &StepTimes::device, &StepTimes::attention,
+                                    &StepTimes::linear, &StepTimes::sampling, &StepTimes::other}) {
     difference(member);
   }
   return profile;
@@ -135,16 +134,15 @@ double gain_of_faster_attention(double share) {
 nlohmann::ordered_json profile_json(const StepProfile& profile) {
   const StepTimes& times = profile.times;
   const double steps = static_cast<double>(std::max<uint64_t>(1, profile.steps));
-  nlohmann::ordered_json json = {
-      {"steps", profile.steps},
-      {"seconds", profile.seconds},
-      {"host_us_per_step",
-       {{"schedule", times.schedule / steps * 1e6},
-        {"prepare", times.prepare / steps * 1e6},
-        {"launch", times.launch / steps * 1e6},
-        {"commit", times.commit / steps * 1e6}}},
-      {"device_seconds", times.device},
-      {"device_idle_share", 1 - times.device / profile.seconds}};
+  nlohmann::ordered_json json = {{"steps", profile.steps},
+                                 {"seconds", profile.seconds},
+                                 {"host_us_per_step",
+                                  {{"schedule", times.schedule / steps * 1e6},
+                                   {"prepare", times.prepare / steps * 1e6},
+                                   {"launch", times.launch / steps * 1e6},
+                                   {"commit", times.commit / steps * 1e6}}},
+                                 {"device_seconds", times.device},
+                                 {"device_idle_share", 1 - times.device / profile.seconds}};
   const double sections = times.attention + times.linear + times.sampling + times.other;
   if (sections > 0) {
     json["sections_seconds"] = {{"attention", times.attention},
@@ -161,13 +159,14 @@ nlohmann::ordered_json profile_json(const StepProfile& profile) {
 void print_profile(const StepProfile& profile, bool sections) {
   const StepTimes& times = profile.times;
   const double steps = static_cast<double>(std::max<uint64_t>(1, profile.steps));
-  std::printf("Host a step (us): schedule %.0f, prepare %.0f, launch %.0f, commit %.0f; %llu steps\n",
-              times.schedule / steps * 1e6, times.prepare / steps * 1e6,
-              times.launch / steps * 1e6, times.commit / steps * 1e6,
-              static_cast<unsigned long long>(profile.steps));
+  std::printf(
+      "Host a step (us): schedule %.0f, prepare %.0f, launch %.0f, commit %.0f; %llu steps\n",
+      times.schedule / steps * 1e6, times.prepare / steps * 1e6, times.launch / steps * 1e6,
+      times.commit / steps * 1e6, static_cast<unsigned long long>(profile.steps));
   std::printf("Device idle:      %.1f %%\n", 100 * (1 - times.device / profile.seconds));
   if (!sections) return;
-  const double idle = profile.seconds - times.attention - times.linear - times.sampling - times.other;
+  const double idle =
+      profile.seconds - times.attention - times.linear - times.sampling - times.other;
   std::printf("| %-9s | %9s | %9s | %6s |\n", "section", "seconds", "ms/step", "share");
   std::printf("| --------- | --------: | --------: | -----: |\n");
   const std::pair<const char*, double> rows[] = {{"attention", times.attention},

@@ -17,9 +17,7 @@ int32_t next_size(int32_t size) {
 
 }  // namespace
 
-Status DecodeGraphs::capture(Device* device,
-                             int32_t max_rows,
-                             const Step& step) {
+Status DecodeGraphs::capture(Device* device, int32_t max_rows, const Step& step) {
   for (int32_t size = 1;; size = std::min(next_size(size), max_rows)) {
     TENON_RETURN_IF_ERROR(step.plan(size));
     TENON_RETURN_IF_ERROR(device->begin_capture());

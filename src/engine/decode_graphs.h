@@ -16,7 +16,8 @@ namespace tenon {
 
 class DecodeGraphs {
  public:
-  // What makes a decode step of num_rows rows whose addresses and launches depend on num_rows alone.
+  // What makes a decode step of num_rows rows whose addresses and launches depend on num_rows
+  // alone.
   struct Step {
     std::function<Status(int32_t num_rows)> plan;     // what happens anew for each launch
     std::function<Status(int32_t num_rows)> enqueue;  // what is captured

@@ -30,8 +30,8 @@ struct DeviceDefaults {
   int32_t logits_slice;
 };
 constexpr DeviceDefaults kCpuDefaults = {64, 512, 64};
-// A step of a GPU should be long enough to fill it with prefill work; its logits are read where they
-// are made, so all rows of a step are taken at once.
+// A step of a GPU should be long enough to fill it with prefill work; its logits are read where
+// they are made, so all rows of a step are taken at once.
 constexpr DeviceDefaults kGpuDefaults = {256, 8192, 256};
 
 // For work memory that is taken after the KV pool: graphs, library handles.
@@ -142,8 +142,8 @@ MemoryFacts memory_facts(const EngineConfig& config, const EngineParts& parts, i
   facts.available_bytes = device.available_bytes();
   if (is_gpu(device)) {
     const int64_t total = device.info().total_bytes;
-    const auto others = static_cast<int64_t>((1.0 - config.gpu_memory_utilization) *
-                                             static_cast<double>(total));
+    const auto others =
+        static_cast<int64_t>((1.0 - config.gpu_memory_utilization) * static_cast<double>(total));
     facts.available_bytes -= others + workspace + kGpuReserve;
     facts.available_bytes = std::max<int64_t>(0, facts.available_bytes);
     facts.host_bytes = available_memory_bytes() / 2;  // pinned memory cannot be paged out
@@ -157,8 +157,8 @@ Status take_work_memory(const EngineConfig& config,
                         const AttentionLimits& limits,
                         EngineParts& parts) {
   const bool gpu = is_gpu(*parts.device);
-  parts.logits_slice = gpu ? std::max(kGpuDefaults.logits_slice, limits.max_num_seqs)
-                           : kCpuDefaults.logits_slice;
+  parts.logits_slice =
+      gpu ? std::max(kGpuDefaults.logits_slice, limits.max_num_seqs) : kCpuDefaults.logits_slice;
   TENON_RETURN_IF_ERROR(parts.model->reserve(limits.max_num_batched_tokens, parts.logits_slice));
   BatchSamplerLimits sampler;
   sampler.max_rows = std::max(limits.max_num_seqs, parts.logits_slice);
@@ -200,8 +200,7 @@ Result<EngineParts> build_engine(const EngineConfig& requested, const LoadProgre
   const ModelConfig& model = parts.model->config();
   std::vector<LayerParams> layers = parts.model->layers();
 
-  TENON_ASSIGN_OR_RETURN(BackendContext context,
-                         attention_context(model, config, *parts.device));
+  TENON_ASSIGN_OR_RETURN(BackendContext context, attention_context(model, config, *parts.device));
   context.pool = parts.threads.get();
   AttentionRegistry registry;
   register_attention_backends(registry);
@@ -235,12 +234,13 @@ Result<EngineParts> build_engine(const EngineConfig& requested, const LoadProgre
         memory.max_model_len, model.max_position);
   }
   const KvLayout layout = resolve_kv_layout(*parts.attention);
-  TENON_ASSIGN_OR_RETURN(KvPool kv, KvPool::create(spec, layout, memory.num_blocks, [&](size_t bytes) {
-                           return parts.device->allocate(bytes);
-                         }));
+  TENON_ASSIGN_OR_RETURN(
+      KvPool kv, KvPool::create(spec, layout, memory.num_blocks,
+                                [&](size_t bytes) { return parts.device->allocate(bytes); }));
   parts.kv = std::make_unique<KvPool>(std::move(kv));
   if (memory.num_host_blocks > 0 && config.preemption_mode != PreemptionMode::kRecompute) {
-    TENON_ASSIGN_OR_RETURN(KvPool host, KvPool::create(spec, layout, memory.num_host_blocks, [&](size_t bytes) {
+    TENON_ASSIGN_OR_RETURN(KvPool host,
+                           KvPool::create(spec, layout, memory.num_host_blocks, [&](size_t bytes) {
                              return parts.device->allocate_host(bytes);
                            }));
     parts.kv_host = std::make_unique<KvPool>(std::move(host));

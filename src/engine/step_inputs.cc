@@ -39,8 +39,8 @@ Status StepInputs::prepare(Device* device, const Limits& limits) {
   page_indptr_.reserve(rows + 1);
   page_indices_.reserve(static_cast<size_t>(limits.max_pages));
   logits_rows_.reserve(static_cast<size_t>(limits.max_logits_rows));
-  const size_t bytes = Offsets(tokens).logits_rows +
-                       static_cast<size_t>(limits.max_logits_rows) * sizeof(int32_t);
+  const size_t bytes =
+      Offsets(tokens).logits_rows + static_cast<size_t>(limits.max_logits_rows) * sizeof(int32_t);
   for (size_t i = 0; i < kRing; ++i) {
     TENON_ASSIGN_OR_RETURN(Buffer host, device->allocate_host(bytes));
     host_.push_back(std::move(host));

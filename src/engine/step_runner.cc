@@ -23,9 +23,9 @@ Status StepRunner::prepare() {
   TENON_RETURN_IF_ERROR(inputs_.prepare(parts_->device.get(), limits));
   const auto rows = static_cast<size_t>(budget.max_num_seqs);
   TENON_ASSIGN_OR_RETURN(
-      logits_, parts_->device->allocate(static_cast<size_t>(parts_->logits_slice) *
-                                        static_cast<size_t>(parts_->info.vocab_size) *
-                                        sizeof(float)));
+      logits_,
+      parts_->device->allocate(static_cast<size_t>(parts_->logits_slice) *
+                               static_cast<size_t>(parts_->info.vocab_size) * sizeof(float)));
   for (Flight& flight : flights_) {
     flight.timer = parts_->device->make_timer();
     flight.fence = parts_->device->make_fence();
@@ -50,9 +50,9 @@ Status StepRunner::prepare() {
   step.enqueue = [&](int32_t num_rows) {
     parts_->sampler->resolve(inputs_.token_ids());
     parts_->model->forward(inputs_.model_input(metadata));
-    parts_->model->logits(inputs_.logits_rows(),
-                          TensorView::dense(logits_.data(), DType::kF32,
-                                            {num_rows, parts_->info.vocab_size}));
+    parts_->model->logits(
+        inputs_.logits_rows(),
+        TensorView::dense(logits_.data(), DType::kF32, {num_rows, parts_->info.vocab_size}));
     return parts_->device->status();
   };
   const int32_t largest = std::min(budget.max_num_seqs, parts_->logits_slice);
@@ -72,8 +72,8 @@ void StepRunner::set_all_logits_rows(int32_t num_rows) {
 
 Result<const AttentionMetadata*> StepRunner::plan_attention(const GraphBounds* bounds) {
 #ifndef NDEBUG
-  TENON_RETURN_IF_ERROR(validate_batch_view(inputs_.batch(), parts_->scheduler.block_size,
-                                            parts_->kv->num_blocks()));
+  TENON_RETURN_IF_ERROR(
+      validate_batch_view(inputs_.batch(), parts_->scheduler.block_size, parts_->kv->num_blocks()));
 #endif
   return parts_->attention->build_metadata(inputs_.batch(), bounds);
 }
@@ -122,8 +122,7 @@ void StepRunner::choose_rows(const StepPlan& plan,
     // A request with max_tokens 0 only scores its prompt.
     if (!row.sample || sampler.params().max_tokens == 0) continue;
     flight.sampling_rows.push_back(static_cast<int32_t>(i));
-    sampling_.push_back(
-        {state_of(request, sampler), &sampler, end - request.num_prompt_tokens});
+    sampling_.push_back({state_of(request, sampler), &sampler, end - request.num_prompt_tokens});
   }
 }
 
@@ -215,8 +214,8 @@ void StepRunner::sample(std::span<const int32_t> token_rows) {
   const std::span<const SamplingRow> rows = sampling_;
   for (size_t first = 0; first < rows.size(); first += slice_rows) {
     const size_t count = std::min(slice_rows, rows.size() - first);
-    const TensorView logits = TensorView::dense(logits_.data(), DType::kF32,
-                                                {static_cast<int64_t>(count), vocab});
+    const TensorView logits =
+        TensorView::dense(logits_.data(), DType::kF32, {static_cast<int64_t>(count), vocab});
     if (!token_rows.empty()) parts_->model->logits(token_rows.subspan(first, count), logits);
     parts_->device->enter(StepSection::kSampling);
     parts_->sampler->sample(logits, rows.subspan(first, count));
@@ -246,13 +245,13 @@ Status StepRunner::score_prompts(const StepPlan& plan, std::span<const SamplingT
     const std::span<const int32_t> on_device = inputs_.logits_rows();
     for (size_t first = 0; first < on_device.size(); first += slice_rows) {
       const size_t count = std::min(slice_rows, on_device.size() - first);
-      const TensorView logits = TensorView::dense(logits_.data(), DType::kF32,
-                                                  {static_cast<int64_t>(count), vocab});
+      const TensorView logits =
+          TensorView::dense(logits_.data(), DType::kF32, {static_cast<int64_t>(count), vocab});
       parts_->model->logits(on_device.subspan(first, count), logits);
       const size_t position = static_cast<size_t>(row.start) + first + 1;
-      TENON_RETURN_IF_ERROR(parts_->sampler->score(
-          logits, std::span(scored_tokens_).subspan(first, count), num_top,
-          std::span(*targets[i].prompt_logprobs).subspan(position, count)));
+      TENON_RETURN_IF_ERROR(
+          parts_->sampler->score(logits, std::span(scored_tokens_).subspan(first, count), num_top,
+                                 std::span(*targets[i].prompt_logprobs).subspan(position, count)));
     }
   }
   return ok_status();

@@ -35,8 +35,8 @@ class StepRunner {
  public:
   StepRunner(EngineParts* parts, const Scheduler* scheduler);
 
-  // Takes memory, captures graphs. Call once, before the first launch(). Errors: kResourceExhausted,
-  // kInternal.
+  // Takes memory, captures graphs. Call once, before the first launch(). Errors:
+  // kResourceExhausted, kInternal.
   Status prepare();
 
   // Enqueues a step; targets[i] belongs to plan.rows[i] and is used during the call only.

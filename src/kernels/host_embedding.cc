@@ -7,8 +7,7 @@ namespace tenon {
 Result<std::unique_ptr<EmbeddingTable>> HostEmbedding::make(const WeightSource& source,
                                                             const LinearWeight* tied) {
   TENON_RETURN_IF_ERROR(check_weight_parts({&source, 1}));
-  return std::unique_ptr<EmbeddingTable>(
-      std::make_unique<HostEmbedding>(source, tied != nullptr));
+  return std::unique_ptr<EmbeddingTable>(std::make_unique<HostEmbedding>(source, tied != nullptr));
 }
 
 Device& host_device() {

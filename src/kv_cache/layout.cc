@@ -7,8 +7,15 @@ std::string_view kv_layout_name(KvLayout layout) {
     case KvLayout::kLBHNC: return "LBHNC";
     case KvLayout::kLBNHC: return "LBNHC";
     case KvLayout::kBLHNC: return "BLHNC";
+    case KvLayout::kLBHNCSwizzled: return "LBHNC swizzled";
   }
   return "?";
+}
+
+bool KvCacheSpec::allows(KvLayout layout) const {
+  return layout != KvLayout::kLBHNCSwizzled ||
+         (dtype_bytes(dtype, 1) == 2 && head_dim_k % 64 == 0 && head_dim_v % 64 == 0 &&
+          block_size % 8 == 0);
 }
 
 int64_t KvCacheSpec::bytes_per_block() const {

@@ -17,6 +17,11 @@ enum class KvLayout : uint8_t {
   kLBHNC,  // per layer: blocks of [head, token, K|V]; a head's tokens are contiguous ("HND")
   kLBNHC,  // per layer: blocks of [token, head, K|V] ("NHD")
   kBLHNC,  // all layers of a block together: one copy moves a block
+  // kLBHNC with cells as tensor cores want to find them in shared memory, so that a kernel can copy
+  // a head's tokens there as they lie: the eight 16-byte pieces of each 128 bytes of a cell are
+  // permuted, piece p is at p ^ token % 8. For 16-bit types, K and V of whole 128 bytes and block
+  // sizes that are multiples of 8.
+  kLBHNCSwizzled,
 };
 [[nodiscard]] std::string_view kv_layout_name(KvLayout layout);
 
@@ -31,12 +36,14 @@ struct KvCacheSpec {
 
   // Bytes of one block over all layers.
   [[nodiscard]] int64_t bytes_per_block() const;
+  // Whether the layout exists for such cells.
+  [[nodiscard]] bool allows(KvLayout layout) const;
 };
 
 // The KV cells of one layer. Element (block, head, token, i) of K is at
 // base + block * block_stride + head * head_stride + token * token_stride + i; V the same plus
-// v_offset. All strides are in elements of `dtype`. Slot s is token s % block_size of block s /
-// block_size.
+// v_offset; if the cells are swizzled, see element(). All strides are in elements of `dtype`. Slot
+// s is token s % block_size of block s / block_size.
 struct KvView {
   void* base = nullptr;
   DType dtype = DType::kF16;
@@ -49,12 +56,17 @@ struct KvView {
   int64_t head_stride = 0;
   int64_t token_stride = 0;
   int64_t v_offset = 0;
+  bool swizzled = false;  // kLBHNCSwizzled
   float k_scale =
       1.0F;  // stored value * scale = real value; used on the write and on the read path
   float v_scale = 1.0F;
 
   [[nodiscard]] int64_t k_offset(int64_t block, int64_t head, int64_t token) const {
     return block * block_stride + head * head_stride + token * token_stride;
+  }
+  // Where element i of a cell's K, then V, is: i of V counts from v_offset.
+  [[nodiscard]] int64_t element(int64_t block, int64_t head, int64_t token, int64_t i) const {
+    return k_offset(block, head, token) + (swizzled ? i ^ token % 8 * 8 : i);
   }
 };
 

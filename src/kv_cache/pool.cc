@@ -34,6 +34,11 @@ Result<KvPool> KvPool::create(const KvCacheSpec& spec,
     return unsupported("KV cache: dtype {} (supported: F32, F16, BF16)",
                        dtype_traits(spec.dtype).name);
   }
+  if (!spec.allows(layout)) {
+    return unsupported("KV cache: layout {} for {} cells of {} and {} features, {} tokens a block",
+                       kv_layout_name(layout), dtype_traits(spec.dtype).name, spec.head_dim_k,
+                       spec.head_dim_v, spec.block_size);
+  }
   if (num_blocks <= 0) return invalid_argument("KV cache: {} blocks", num_blocks);
   const int64_t per_block = spec.bytes_per_block();
   int64_t bytes = 0;
@@ -77,6 +82,7 @@ KvView KvPool::view(int32_t layer) const {
   switch (layout_) {
     case KvLayout::kLBHNC:
     case KvLayout::kLBNHC:
+    case KvLayout::kLBHNCSwizzled:
       layer_stride = layer_block * num_blocks_;
       view.block_stride = layer_block;
       break;
@@ -92,6 +98,7 @@ KvView KvPool::view(int32_t layer) const {
     view.head_stride = content * spec_.block_size;
     view.token_stride = content;
   }
+  view.swizzled = layout_ == KvLayout::kLBHNCSwizzled;
   view.base = buffer_.data() + dtype_bytes(spec_.dtype, layer_stride * layer);
   return view;
 }

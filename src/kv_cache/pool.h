@@ -39,8 +39,8 @@ class KvPool {
 };
 
 // Copies whole blocks of all layers from `src` to `dst` (the same pool for copy-on-write, two pools
-// for swapping). Host memory only: a device's backends bring their own. Requires: equal specs and layouts, ids in range. Later copies see the result of
-// earlier ones.
+// for swapping). Host memory only: a device's backends bring their own. Requires: equal specs and
+// layouts, ids in range. Later copies see the result of earlier ones.
 void copy_kv_blocks(const KvPool& src, KvPool& dst, std::span<const BlockCopy> copies);
 
 }  // namespace tenon

@@ -33,7 +33,7 @@ struct StoredTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;  // outermost first
   const void* data = nullptr;
-  std::shared_ptr<const MappedFile> file;  // null for memory the Checkpoint owns
+  std::shared_ptr<const MappedFile> file;        // null for memory the Checkpoint owns
   std::optional<WeightSource::Random> random{};  // instead of data: the operators make it
 };
 

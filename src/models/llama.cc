@@ -97,8 +97,9 @@ struct LlamaLayer {
   std::unique_ptr<AttentionImpl> attention;
 };
 
-// Activation memory of one step: residual in f32, the rest as the operators want it. forward() leaves its results in `residual` and `attention`;
-// logits() gathers the wanted rows of both into `last_*` and may use everything else.
+// Activation memory of one step: residual in f32, the rest as the operators want it. forward()
+// leaves its results in `residual` and `attention`; logits() gathers the wanted rows of both into
+// `last_*` and may use everything else.
 struct Activations {
   Buffer residual, hidden, qkv, attention, projection, gate_up, inner;
   Buffer last_residual, last_attention;
@@ -236,8 +237,8 @@ Status Llama::load(const ModelLoadOptions& options) {
   report(static_cast<double>(cfg.num_layers) / steps, "output head");
   TENON_RETURN_IF_ERROR(build_linear({&head_source, 1}, head_));
   TENON_RETURN_IF_ERROR(load_vector(final_norm, final_norm_));
-  auto embedding = ops_->make_embedding(embedding_source,
-                                        cfg.tie_word_embeddings ? head_.get() : nullptr);
+  auto embedding =
+      ops_->make_embedding(embedding_source, cfg.tie_word_embeddings ? head_.get() : nullptr);
   if (!embedding.ok()) return embedding.status().with_context(checkpoint_.path);
   embedding_ = std::move(embedding).value();
   weight_bytes_ += embedding_->bytes();

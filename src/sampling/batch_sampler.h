@@ -16,17 +16,17 @@
 #include "base/thread_pool.h"
 #include "kernels/ops.h"
 #include "sampling/sampler.h"
+#include "tenon/request.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
-#include "tenon/request.h"
 
 namespace tenon {
 
 struct SamplingRow {
-  int32_t state = 0;                          // slot of the request, < max_states
-  const RequestSampler* request = nullptr;    // parameters and seed
-  int32_t num_accepted = 0;                   // tokens the request has produced before this one,
-                                              // those the host does not know yet included
+  int32_t state = 0;                        // slot of the request, < max_states
+  const RequestSampler* request = nullptr;  // parameters and seed
+  int32_t num_accepted = 0;                 // tokens the request has produced before this one,
+                                            // those the host does not know yet included
 };
 
 struct SampledToken {
@@ -36,10 +36,10 @@ struct SampledToken {
 };
 
 struct BatchSamplerLimits {
-  int32_t max_rows = 0;      // rows a step
+  int32_t max_rows = 0;  // rows a step
   int32_t max_states = 0;
   int32_t vocab_size = 0;
-  int32_t max_steps = 1;     // begun and not yet collected
+  int32_t max_steps = 1;  // begun and not yet collected
 };
 
 class BatchSampler {
@@ -48,7 +48,9 @@ class BatchSampler {
 
   // `state` belongs to a new request from here on: `tokens` (prompt and what it has produced, all
   // known) count for its penalties.
-  virtual void bind(int32_t state, const RequestSampler& request, std::span<const int32_t> tokens,
+  virtual void bind(int32_t state,
+                    const RequestSampler& request,
+                    std::span<const int32_t> tokens,
                     int32_t num_prompt_tokens) = 0;
 
   // Replaces ids[t] < 0 by the last token sampled for state ~ids[t] (device memory, in stream
@@ -66,7 +68,9 @@ class BatchSampler {
 
   // Log-probabilities of given tokens: result[i] for `targets[i]` in logits row i, with the num_top
   // best ones. Waits; for prompts that are to be scored. Errors: the device's.
-  virtual Status score(const TensorView& logits, std::span<const int32_t> targets, int32_t num_top,
+  virtual Status score(const TensorView& logits,
+                       std::span<const int32_t> targets,
+                       int32_t num_top,
                        std::span<TokenLogprobs> results) = 0;
 };
 

@@ -21,9 +21,9 @@
 namespace tenon {
 
 struct DeviceInfo {
-  std::string name;                // "cpu", "NVIDIA H200"
-  int64_t total_bytes = 0;         // of its memory; 0: the host's
-  bool asynchronous = false;       // enqueued work runs behind the host's back
+  std::string name;                       // "cpu", "NVIDIA H200"
+  int64_t total_bytes = 0;                // of its memory; 0: the host's
+  bool asynchronous = false;              // enqueued work runs behind the host's back
   double bandwidth_bytes_per_second = 0;  // of its memory, by its clock and bus; 0: unknown
 };
 

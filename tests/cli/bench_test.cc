@@ -13,9 +13,9 @@
 namespace tenon {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
 using testing::CommandResult;
+using ::testing::HasSubstr;
 using testing::run_tenon;
 using testing::test_model_path;
 
@@ -31,10 +31,12 @@ json tenon_json(std::vector<std::string> arguments) {
 
 TEST(BenchAttention, MeasuresEveryBackendOnEveryBatchAndBlockSize) {
   const std::string path = (std::filesystem::temp_directory_path() / "tenon-bench.json").string();
-  const CommandResult result = tenon(
-      {"bench", "attention", "--device", "cpu", "--batch", "3q1s40", "q8_2q1s30", "--block-size",
-       "1", "16", "--backends", "cpu,reference", "--num-heads", "4", "--num-kv-heads", "2",
-       "--head-dim", "32", "--rounds", "2", "--seconds", "0.001", "--json", path});
+  const CommandResult result =
+      tenon({"bench",      "attention",     "--device",     "cpu",      "--batch",
+             "3q1s40",     "q8_2q1s30",     "--block-size", "1",        "16",
+             "--backends", "cpu,reference", "--num-heads",  "4",        "--num-kv-heads",
+             "2",          "--head-dim",    "32",           "--rounds", "2",
+             "--seconds",  "0.001",         "--json",       path});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("| q8_2q1s30 "));
   const json report = json::parse(std::ifstream(path));
@@ -84,14 +86,15 @@ TEST(BenchLatency, MeasuresTheStepsOfABatch) {
     EXPECT_LE(row["ms_per_step"], row["ms_per_step_p99"]);
     // A token of every request each step; median against mean of a shared machine's steps.
     const double rate = row["output_tokens_per_second"];
-    EXPECT_NEAR(rate * per_step, row["batch_size"].get<double>(), 0.8 * row["batch_size"].get<double>());
+    EXPECT_NEAR(rate * per_step, row["batch_size"].get<double>(),
+                0.8 * row["batch_size"].get<double>());
     EXPECT_GE(row["profile"]["steps"], 8);
   }
-  EXPECT_THAT(tenon({"bench", "latency", "--device", "cpu", "--model", test_model_path(),
-                     "--batch-size", "8", "--max-num-batched-tokens", "64", "--input-len", "64",
-                     "--output-len", "2"})
-                  .err,
-              HasSubstr("--output-len 2 is too short"));
+  EXPECT_THAT(
+      tenon({"bench", "latency", "--device", "cpu", "--model", test_model_path(), "--batch-size",
+             "8", "--max-num-batched-tokens", "64", "--input-len", "64", "--output-len", "2"})
+          .err,
+      HasSubstr("--output-len 2 is too short"));
 }
 
 TEST(BenchThroughput, CountsTokensAndHostTime) {

@@ -50,10 +50,10 @@ TEST(Bundle, RunsFromAnotherFolderWithItsOwnLibraries) {
       ++own;
       continue;
     }
-    EXPECT_THAT(name, AnyOf(StartsWith("libc.so"), StartsWith("libm.so"), StartsWith("libdl.so"),
-                            StartsWith("librt.so"), StartsWith("libpthread.so"),
-                            StartsWith("libstdc++.so"), StartsWith("libgcc_s.so"),
-                            StartsWith("libcublas")))
+    EXPECT_THAT(
+        name, AnyOf(StartsWith("libc.so"), StartsWith("libm.so"), StartsWith("libdl.so"),
+                    StartsWith("librt.so"), StartsWith("libpthread.so"), StartsWith("libstdc++.so"),
+                    StartsWith("libgcc_s.so"), StartsWith("libcublas")))
         << line;
   }
   EXPECT_GE(own, 5);

@@ -66,7 +66,8 @@ TEST(Conformance, FindsABackendThatIsWrong) {
       return inner_->workspace_size(l);
     }
     Status prepare(const AttentionLimits& limits) override { return inner_->prepare(limits); }
-    Result<const AttentionMetadata*> build_metadata(const BatchView& batch, const GraphBounds*) override {
+    Result<const AttentionMetadata*> build_metadata(const BatchView& batch,
+                                                    const GraphBounds*) override {
       return inner_->build_metadata(batch);
     }
     std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) override {

@@ -1,5 +1,5 @@
-// The suite's own checks of what only devices have (16-bit types, fused RoPE, graphs, work that runs
-// later), against a backend on a make-believe device: right, it passes; with any of the usual
+// The suite's own checks of what only devices have (16-bit types, fused RoPE, graphs, work that
+// runs later), against a backend on a make-believe device: right, it passes; with any of the usual
 // mistakes, it fails.
 #include <gtest/gtest.h>
 
@@ -14,10 +14,10 @@ namespace {
 
 enum class Mistake {
   kNone,
-  kLastKeyMissing,        // a loop that ends one key early
-  kUnroundedCells,        // keys stored as the wrong 16 bits
-  kRopeOfQueriesOnly,     // k stored as it came
-  kPlanInTheGraph,        // a graph that replays the plan it was captured with
+  kLastKeyMissing,     // a loop that ends one key early
+  kUnroundedCells,     // keys stored as the wrong 16 bits
+  kRopeOfQueriesOnly,  // k stored as it came
+  kPlanInTheGraph,     // a graph that replays the plan it was captured with
   kWritesPastTheRow,
   kNoLse,
 };
@@ -124,7 +124,8 @@ class PretendImpl final : public AttentionImpl {
   void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) override {
     shared_->device->enqueue([=, this] { write_now(k, v, slots); });
   }
-  bool rope_and_write_kv(const AttentionInput& in, std::span<const int64_t> slots,
+  bool rope_and_write_kv(const AttentionInput& in,
+                         std::span<const int64_t> slots,
                          const RopeInput& rope) override {
     shared_->device->enqueue([=, this] {
       if (shared_->mistake == Mistake::kRopeOfQueriesOnly) write_now(in.k, in.v, slots);
@@ -146,11 +147,10 @@ class PretendImpl final : public AttentionImpl {
     for (size_t t = 0; t < slots.size(); ++t) {
       if (slots[t] < 0) continue;
       for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
-        const int64_t cell =
-            kv.k_offset(slots[t] / kv.block_size, head, slots[t] % kv.block_size);
+        const int64_t cell = kv.k_offset(slots[t] / kv.block_size, head, slots[t] % kv.block_size);
         for (int32_t i = 0; i < kv.head_dim_k; ++i) {
-          float key = load(k.dtype, k.data, static_cast<int64_t>(t) * k.stride[0] +
-                                                head * kv.head_dim_k + i);
+          float key = load(k.dtype, k.data,
+                           static_cast<int64_t>(t) * k.stride[0] + head * kv.head_dim_k + i);
           if (shared_->mistake == Mistake::kUnroundedCells && i == 5) key *= 1.01F;
           store(kv.dtype, kv.base, cell + i, key);
         }
@@ -194,8 +194,8 @@ class PretendImpl final : public AttentionImpl {
         for (int32_t head = 0; head < params_.num_q_heads; ++head) {
           const int64_t token = first + i;
           const auto key_at = [&](int32_t key) {
-            const int32_t page = plan.page_indices[static_cast<size_t>(
-                plan.page_indptr[row] + key / kv.block_size)];
+            const int32_t page =
+                plan.page_indices[static_cast<size_t>(plan.page_indptr[row] + key / kv.block_size)];
             return kv.k_offset(page, head / group, key % kv.block_size);
           };
           std::vector<float> scores;
@@ -320,8 +320,9 @@ Failures run(Mistake mistake) {
 TEST(DeviceConformance, PassesABackendThatIsRight) {
   const Failures failures = run(Mistake::kNone);
   EXPECT_EQ(failures.plain + failures.graph, 0) << failures.details;
-  EXPECT_EQ(failures.passed,
-            static_cast<int>(conformance_cases(ConformanceLevel::kSmoke, DeviceType::kCuda).size()));
+  EXPECT_EQ(
+      failures.passed,
+      static_cast<int>(conformance_cases(ConformanceLevel::kSmoke, DeviceType::kCuda).size()));
 }
 
 TEST(DeviceConformance, FindsMistakes) {

@@ -28,8 +28,7 @@ struct Golden {
 };
 
 inline Golden read_golden() {
-  const auto parsed =
-      read_json_file(source_path("tests/golden/model_smollm2.json"), 1 << 20);
+  const auto parsed = read_json_file(source_path("tests/golden/model_smollm2.json"), 1 << 20);
   if (!parsed.ok()) throw std::runtime_error(parsed.status().message());
   const nlohmann::json& root = *parsed;
   Golden golden;

@@ -35,6 +35,7 @@ KvWriteArgs common_args(const KvView& kv,
   args.head_stride = kv.head_stride;
   args.token_stride = kv.token_stride;
   args.v_offset = kv.v_offset;
+  args.swizzled = kv.swizzled;
   args.inverse_k_scale = 1.0F / kv.k_scale;
   args.inverse_v_scale = 1.0F / kv.v_scale;
   args.tokens = static_cast<int32_t>(k.rows());

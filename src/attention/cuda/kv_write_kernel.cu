@@ -56,6 +56,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto within = static_cast<uint32_t>(slot) - block * static_cast<uint32_t>(args.block_size);
   Cell* const cells =
       static_cast<Cell*>(args.cache) + block * args.block_stride + within * args.token_stride;
+  // KvView::element(); eight features stay together.
+  const int swizzle = args.swizzled ? static_cast<int>(within % 8) * 8 : 0;
 
   if (item < items.q_pairs + items.k_pairs) {
     const int half = args.rotary_dim / 2;
@@ -72,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
     Cell* const cell = is_k && slot >= 0 ? cells + head * args.head_stride : nullptr;
     rotate_pairs<T, kWidth>(features, first, tables, [&](int feature, const Values& values) {
       *reinterpret_cast<Values*>(features + feature) = values;
-      if (cell != nullptr) store_scaled<T>(cell + feature, values, args.inverse_k_scale);
+      if (cell != nullptr) store_scaled<T>(cell + (feature ^ swizzle), values, args.inverse_k_scale);
     });
     return;
   }
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
     const int feature = args.rotary_dim + (item - head * per_head) * kWidth;
     const T* const from =
         static_cast<const T*>(args.k) + token * args.k_stride + head * args.head_dim_k + feature;
-    store_scaled<T>(cells + head * args.head_stride + feature,
+    store_scaled<T>(cells + head * args.head_stride + (feature ^ swizzle),
                     *reinterpret_cast<const Values*>(from), args.inverse_k_scale);
     return;
   }
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   const int feature = (item - head * per_head) * kWidth;
   const T* const from =
       static_cast<const T*>(args.v) + token * args.v_stride + head * args.head_dim_v + feature;
-  store_scaled<T>(cells + head * args.head_stride + args.v_offset + feature,
+  store_scaled<T>(cells + head * args.head_stride + ((args.v_offset + feature) ^ swizzle),
                   *reinterpret_cast<const Values*>(from), args.inverse_v_scale);
 }
 

@@ -20,6 +20,7 @@ struct KvWriteArgs {
   const float* sin = nullptr;
   void* cache = nullptr;
   int64_t block_stride = 0, head_stride = 0, token_stride = 0, v_offset = 0;  // elements
+  bool swizzled = false;  // KvLayout::kLBHNCSwizzled
   float inverse_k_scale = 1.0F, inverse_v_scale = 1.0F;
   int32_t tokens = 0;
   int32_t q_heads = 0, kv_heads = 0;

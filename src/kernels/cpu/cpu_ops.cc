@@ -175,9 +175,7 @@ class CpuOps final : public Ops {
 
 namespace tenon {
 
-Result<std::unique_ptr<Ops>> make_cpu_ops(ThreadPool* pool,
-                                          std::string_view isa,
-                                          Device* device) {
+Result<std::unique_ptr<Ops>> make_cpu_ops(ThreadPool* pool, std::string_view isa, Device* device) {
   TENON_CHECK(pool != nullptr);
   if (isa != "auto" && isa != "portable" && isa != "avx2" && isa != "avx512") {
     return invalid_argument("unknown instruction set '{}': auto, portable, avx2 or avx512", isa);
@@ -190,7 +188,8 @@ Result<std::unique_ptr<Ops>> make_cpu_ops(ThreadPool* pool,
     }
     return unsupported("this CPU does not have what '{}' needs; it can run {}", isa, has);
   }
-  return std::unique_ptr<Ops>(std::make_unique<cpu::CpuOps>(pool, kernels, device != nullptr ? device : &host_device()));
+  return std::unique_ptr<Ops>(
+      std::make_unique<cpu::CpuOps>(pool, kernels, device != nullptr ? device : &host_device()));
 }
 
 }  // namespace tenon

@@ -57,7 +57,8 @@ double median(std::vector<double> values) {
 Result<double> read_rate(CudaDevice& device) {
   const size_t wanted = std::min(kReadBytes, static_cast<size_t>(device.available_bytes()) / 2);
   const size_t chunks = wanted / kReadChunk;
-  TENON_ASSIGN_OR_RETURN(const Buffer data, device.allocate(chunks * kReadChunk + sizeof(unsigned)));
+  TENON_ASSIGN_OR_RETURN(const Buffer data,
+                         device.allocate(chunks * kReadChunk + sizeof(unsigned)));
   auto* sink = reinterpret_cast<unsigned*>(data.data() + chunks * kReadChunk);
   Timer timer(device);
   std::vector<double> seconds;
@@ -72,7 +73,8 @@ Result<double> read_rate(CudaDevice& device) {
     seconds.push_back(median(samples));
   }
   TENON_RETURN_IF_ERROR(device.synchronize());
-  return static_cast<double>(chunks * kReadChunk) / *std::min_element(seconds.begin(), seconds.end());
+  return static_cast<double>(chunks * kReadChunk) /
+         *std::min_element(seconds.begin(), seconds.end());
 }
 
 Status lt_status(cublasStatus_t status, const char* what) {
@@ -113,16 +115,14 @@ Result<double> product_rate(CudaDevice& device) {
       cublasLtMatrixLayoutCreate(&layout_raw, CUDA_R_16BF, kSize, kSize, kSize), "layout"));
   const Handle<cublasLtMatrixLayout_t> layout(layout_raw, cublasLtMatrixLayoutDestroy);
   cublasLtMatmulPreference_t preference_raw = nullptr;
-  TENON_RETURN_IF_ERROR(
-      lt_status(cublasLtMatmulPreferenceCreate(&preference_raw), "preference"));
+  TENON_RETURN_IF_ERROR(lt_status(cublasLtMatmulPreferenceCreate(&preference_raw), "preference"));
   const Handle<cublasLtMatmulPreference_t> preference(preference_raw,
                                                       cublasLtMatmulPreferenceDestroy);
   const size_t workspace_bytes = kWorkspace;
-  TENON_RETURN_IF_ERROR(lt_status(
-      cublasLtMatmulPreferenceSetAttribute(preference.get(),
-                                           CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                           &workspace_bytes, sizeof(workspace_bytes)),
-      "preference"));
+  TENON_RETURN_IF_ERROR(lt_status(cublasLtMatmulPreferenceSetAttribute(
+                                      preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                      &workspace_bytes, sizeof(workspace_bytes)),
+                                  "preference"));
   std::vector<cublasLtMatmulHeuristicResult_t> choices(16);
   int found = 0;
   TENON_RETURN_IF_ERROR(lt_status(
@@ -166,8 +166,7 @@ Result<double> product_rate(CudaDevice& device) {
     TENON_RETURN_IF_ERROR(device.status());
     TENON_RETURN_IF_ERROR(failure);
   }
-  samples.erase(samples.begin(),
-                samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2));
+  samples.erase(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2));
   return 2.0 * kSize * kSize * kSize * kAtOnce / median(samples);
 }
 

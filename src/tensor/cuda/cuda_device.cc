@@ -127,8 +127,7 @@ Status CudaDevice::open(int index) {
   int least = 0;
   int greatest = 0;
   TENON_RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  TENON_RETURN_IF_CUDA_ERROR(
-      cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, least));
+  TENON_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, least));
   // Short work that should slip in beside long kernels.
   TENON_RETURN_IF_CUDA_ERROR(
       cudaStreamCreateWithPriority(&side_stream_, cudaStreamNonBlocking, greatest));

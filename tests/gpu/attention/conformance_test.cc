@@ -53,8 +53,8 @@ TEST_P(GpuConformance, Quick) {
     EXPECT_TRUE(result.outcome == ConformanceOutcome::kPassed)
         << result.name << "\n  " << result.detail;
   }
-  std::printf("%s: %zu cases, %zu refused, worst error %.3f of its tolerance\n",
-              GetParam().c_str(), results->size(), refused, worst);
+  std::printf("%s: %zu cases, %zu refused, worst error %.3f of its tolerance\n", GetParam().c_str(),
+              results->size(), refused, worst);
   // Tenon's own backend serves every shape of the suite; the other one those of its kernels.
   EXPECT_LE(refused, GetParam() == "flash" ? 0 : results->size() / 2);
 }

@@ -37,6 +37,7 @@ struct Case {
   DType dtype = DType::kBF16;
   bool causal = true;
   bool heads_first = true;  // pages as [head, token], or [token, head]
+  bool swizzled = false;
   bool lse = true;
   // Empty rows, rows of one key, rows that end with a page and just after it, a row that is cut.
   std::vector<BatchSpecRow> rows = {{1, 1},  {1, 0},  {1, 16},  {1, 17},
@@ -58,6 +59,20 @@ std::vector<Case> cases() {
                                  (dtype == DType::kF16 ? "F16" : "BF16") + "Rows" +
                                  std::to_string(tile_rows);
         all.push_back({.name = name, .head_dim = dim, .tile_rows = tile_rows, .dtype = dtype});
+        if (dim % 64 == 0) {
+          all.push_back({.name = name + "Swizzled",
+                         .head_dim = dim,
+                         .tile_rows = tile_rows,
+                         .dtype = dtype,
+                         .swizzled = true});
+          all.push_back({.name = name + "SwizzledExtends",
+                         .group = 3,
+                         .head_dim = dim,
+                         .tile_rows = tile_rows,
+                         .dtype = dtype,
+                         .swizzled = true,
+                         .rows = extends});
+        }
         all.push_back({.name = name + "Extends",
                        .group = 3,
                        .head_dim = dim,
@@ -72,6 +87,13 @@ std::vector<Case> cases() {
       all.push_back({.name = "Page" + std::to_string(page) + (heads_first ? "HeadsFirst" : ""),
                      .page_size = page,
                      .heads_first = heads_first});
+      if (page % 8 == 0) {
+        all.push_back(
+            {.name = "Page" + std::to_string(page) + (heads_first ? "HeadsFirst" : "") + "Swizzled",
+             .page_size = page,
+             .heads_first = heads_first,
+             .swizzled = true});
+      }
     }
   }
   for (const int32_t group : {1, 2, 3, 5, 7, 8, 12, 16, 24, 64, 71}) {
@@ -87,6 +109,7 @@ std::vector<Case> cases() {
       all.push_back({.name = "Blocks" + std::to_string(blocks) + "Rows" + std::to_string(tile_rows),
                      .tile_rows = tile_rows,
                      .blocks = blocks,
+                     .swizzled = blocks % 2 == 1,
                      .rows = {{1, 9000}, {2, 3000}, {1, 0}, {1, 5}, {1, 6001}, {1, 2048}}});
     }
   }
@@ -224,9 +247,13 @@ TEST_P(FlashDecode, MatchesDoublePrecision) {
       for (int32_t head = 0; head < c.kv_heads; ++head) {
         const int64_t at = page * params.page_stride + head * params.head_stride +
                            key % c.page_size * params.token_stride;
-        std::copy_n(problem.cell(problem.k, row, key, head), c.head_dim, pool.begin() + at);
-        std::copy_n(problem.cell(problem.v, row, key, head), c.head_dim,
-                    pool.begin() + at + c.head_dim);
+        const int64_t swizzle = c.swizzled ? key % c.page_size % 8 * 8 : 0;
+        for (int64_t i = 0; i < c.head_dim; ++i) {
+          pool[static_cast<size_t>(at + (i ^ swizzle))] =
+              problem.cell(problem.k, row, key, head)[i];
+          pool[static_cast<size_t>(at + ((c.head_dim + i) ^ swizzle))] =
+              problem.cell(problem.v, row, key, head)[i];
+        }
       }
     }
   }
@@ -253,16 +280,23 @@ TEST_P(FlashDecode, MatchesDoublePrecision) {
   params.num_kv_heads = c.kv_heads;
   params.group = FastDivisor(c.group);
   params.head_dim = c.head_dim;
+  params.swizzle = c.swizzled ? 7 : 0;
   params.score_scale = problem.scale() * std::numbers::log2e_v<float>;
   params.causal = c.causal;
 
-  for (int launch = 0; launch < 2; ++launch) {
+  DecodeVariant bulk = variant;
+  bulk.bulk = true;
+  const bool has_bulk = decode_supports(bulk) && decode_can_copy_bulk(bulk, params);
+
+  // Twice each: the first launch leaves the counters as the second one needs them.
+  for (int launch = 0; launch < (has_bulk ? 4 : 2); ++launch) {
+    SCOPED_TRACE(launch < 2 ? "16 bytes at a time" : "bulk copies");
     GpuMatrix out(device, c.dtype, batch.num_tokens(), width, width + 8);
     GpuMatrix lse(device, DType::kF32, batch.num_tokens(), problem.q_heads());
     params.out = out.view().data;
     params.out_stride = width + 8;
     params.lse = c.lse ? static_cast<float*>(lse.view().data) : nullptr;
-    ASSERT_EQ(launch_decode(variant, params, device->stream()), cudaSuccess);
+    ASSERT_EQ(launch_decode(launch < 2 ? variant : bulk, params, device->stream()), cudaSuccess);
     ASSERT_TRUE(device->synchronize().ok()) << device->status().message();
     // Probabilities and results are rounded once each; f32 sums and exp2 add little.
     const float unit = unit_roundoff(c.dtype);
@@ -297,21 +331,24 @@ TEST(FlashDecodeVariants, Supports) {
   EXPECT_FALSE(decode_supports({264, true, 8}));
   EXPECT_FALSE(decode_supports({100, true, 8}));
   EXPECT_FALSE(decode_supports({128, true, 32}));
+  EXPECT_TRUE(decode_supports({192, true, 8, true}));
+  EXPECT_FALSE(decode_supports({96, true, 8, true}));
+  EXPECT_FALSE(decode_supports({128, true, 64, true}));
 }
 
-TEST(FlashDecodeVariants, FastDivisorIsExact) {
-  std::mt19937 random(3);
-  for (int i = 0; i < 200'000; ++i) {
-    const auto d = static_cast<int32_t>(1 + random() % (i % 2 == 0 ? 100U : 0x7FFFFFFFU));
-    const auto n = static_cast<int32_t>(random() & 0x7FFFFFFFU);
-    const FastDivisor divisor(d);
-    for (const int32_t value : {n, n / d * d, std::max(n / d * d - 1, 0), 0x7FFFFFFF}) {
-      ASSERT_EQ(
-          static_cast<int32_t>((static_cast<uint64_t>(value) * divisor.factor) >> divisor.shift),
-          value / d)
-          << value << " / " << d;
-    }
-  }
+TEST(FlashDecodeVariants, BulkCopies) {
+  const DecodeVariant variant{128, true, 8, true};
+  DecodeParams params;
+  params.page_size = FastDivisor(32);
+  params.token_stride = 256;
+  EXPECT_FALSE(decode_can_copy_bulk(variant, params)) << "as cells are not swizzled";
+  params.swizzle = 7;
+  EXPECT_TRUE(decode_can_copy_bulk(variant, params));
+  params.page_size = FastDivisor(24);
+  EXPECT_FALSE(decode_can_copy_bulk(variant, params)) << "as runs lie across pages";
+  params.page_size = FastDivisor(16);
+  params.token_stride = 8 * 256;
+  EXPECT_FALSE(decode_can_copy_bulk(variant, params)) << "as the next cell is of another head";
 }
 
 }  // namespace

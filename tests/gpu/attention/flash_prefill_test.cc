@@ -35,8 +35,8 @@ TEST(FlashPrefillPlan, EveryTokenOfEveryHeadOnce) {
       {.q_begin = 700, .q_len = 1, .kv_len = 90'000, .kv_begin = 44},
       {.q_begin = 701, .q_len = 33, .kv_len = 40, .kv_begin = 701, .ragged = true},
       {.q_begin = 734, .q_len = 5, .kv_len = 0, .kv_begin = 0}};
-  for (const PrefillShape& shape : {shape_of(32, 8, 128), shape_of(6, 2, 64), shape_of(8, 8, 256),
-                                    shape_of(128, 1, 128)}) {
+  for (const PrefillShape& shape :
+       {shape_of(32, 8, 128), shape_of(6, 2, 64), shape_of(8, 8, 256), shape_of(128, 1, 128)}) {
     std::vector<PrefillTile> tiles(static_cast<size_t>(max_prefill_tiles(shape, 739, 4)));
     std::vector<PrefillRow> order = rows;
     const PrefillPlan plan = plan_prefill(shape, true, order, tiles);
@@ -112,7 +112,9 @@ struct Case {
   std::vector<std::pair<int32_t, int32_t>> rows = {{150, 150}, {1, 1}, {9, 300}, {64, 64}, {3, 0}};
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.name;
+}
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -121,25 +123,32 @@ std::vector<Case> cases() {
       const std::string type = dtype == DType::kF16 ? "F16" : "BF16";
       all.push_back({.name = "Dim" + std::to_string(dim) + type, .head_dim = dim, .dtype = dtype});
       all.push_back({.name = "Dim" + std::to_string(dim) + type + "PageOfOne",
-                     .head_dim = dim, .page_size = 1, .dtype = dtype});
+                     .head_dim = dim,
+                     .page_size = 1,
+                     .dtype = dtype});
     }
   }
   for (int32_t page : {2, 5, 8, 24, 32, 64, 128, 256}) {
-    all.push_back({.name = "Page" + std::to_string(page), .page_size = page, .source = Source::kPages});
+    all.push_back(
+        {.name = "Page" + std::to_string(page), .page_size = page, .source = Source::kPages});
     all.push_back({.name = "Page" + std::to_string(page) + "HeadsFirst",
-                   .page_size = page, .source = Source::kPages, .heads_first = true});
+                   .page_size = page,
+                   .source = Source::kPages,
+                   .heads_first = true});
   }
   for (int32_t group : {1, 3, 7, 8, 32, 64, 128}) {
     all.push_back({.name = "Group" + std::to_string(group), .q_heads = 2 * group});
     all.push_back({.name = "Group" + std::to_string(group) + "Dim64",
-                   .q_heads = group, .kv_heads = 1, .head_dim = 64});
+                   .q_heads = group,
+                   .kv_heads = 1,
+                   .head_dim = 64});
   }
   all.push_back({.name = "Activations", .source = Source::kActivations});
   all.push_back({.name = "NotCausal", .causal = false});
   all.push_back({.name = "NoLse", .lse = false});
   all.push_back({.name = "FewBlocks", .max_blocks = 3});
-  all.push_back({.name = "ManyRows",
-                 .rows = std::vector<std::pair<int32_t, int32_t>>(150, {7, 11})});
+  all.push_back(
+      {.name = "ManyRows", .rows = std::vector<std::pair<int32_t, int32_t>>(150, {7, 11})});
   all.push_back({.name = "WholeBlocks", .rows = {{128, 128}, {256, 512}, {32, 1024}}});
   return all;
 }
@@ -177,8 +186,9 @@ struct Problem {
   }
   [[nodiscard]] float scale() const { return 1.0F / std::sqrt(static_cast<float>(c.head_dim)); }
   void attend(const PrefillRow& row, int32_t t, int32_t h) {
-    const int32_t visible =
-        row.kv_len == 0 ? 0 : c.causal ? row.kv_len - row.q_len + t + 1 : row.kv_len;
+    const int32_t visible = row.kv_len == 0 ? 0
+                            : c.causal      ? row.kv_len - row.q_len + t + 1
+                                            : row.kv_len;
     const int32_t kv_head = h / (c.q_heads / c.kv_heads);
     std::vector<double> p(static_cast<size_t>(visible));
     double best = -INFINITY;
@@ -218,8 +228,11 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
   const Case& c = GetParam();
   Problem problem(c);
   PrefillParams params;
-  params.shape = {.num_q_heads = c.q_heads, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim,
-                  .page_size = c.page_size, .bf16 = c.dtype == DType::kBF16};
+  params.shape = {.num_q_heads = c.q_heads,
+                  .num_kv_heads = c.kv_heads,
+                  .head_dim = c.head_dim,
+                  .page_size = c.page_size,
+                  .bf16 = c.dtype == DType::kBF16};
   ASSERT_TRUE(prefill_supports(params.shape));
   params.causal = c.causal;
   params.scale = problem.scale();
@@ -251,7 +264,8 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
   params.pages.head_stride = c.heads_first ? c.page_size * cell : cell;
   params.pages.token_stride = c.heads_first ? cell : c.kv_heads * cell;
   params.pages.v_offset = c.head_dim;
-  std::vector<float> pool(static_cast<size_t>(cells * cell), std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> pool(static_cast<size_t>(cells * cell),
+                          std::numeric_limits<float>::quiet_NaN());
   for (size_t i = 0; i < rows.size(); ++i) {
     PrefillRow& row = rows[i];
     row.ragged = c.source == Source::kActivations || (c.source == Source::kBoth && i % 2 == 0);
@@ -265,7 +279,8 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
       }
       for (int32_t h = 0; h < c.kv_heads; ++h) {
         const int64_t at = page_indices.back() * params.pages.page_stride +
-                           h * params.pages.head_stride + k % c.page_size * params.pages.token_stride;
+                           h * params.pages.head_stride +
+                           k % c.page_size * params.pages.token_stride;
         std::copy_n(problem.at(first_key + k, c.q_heads + h), c.head_dim, pool.begin() + at);
         std::copy_n(problem.at(first_key + k, c.q_heads + c.kv_heads + h), c.head_dim,
                     pool.begin() + at + params.pages.v_offset);
@@ -289,7 +304,8 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
 
   const int64_t out_width = int64_t{c.q_heads} * c.head_dim;
   std::vector<float> first;
-  for (int launch = 0; launch < 2; ++launch) {  // the second finds the counters as the first left them
+  for (int launch = 0; launch < 2;
+       ++launch) {  // the second finds the counters as the first left them
     GpuMatrix out(device, c.dtype, problem.tokens, out_width, out_width + 16);
     GpuMatrix lse(device, DType::kF32, problem.tokens, c.q_heads);
     params.out = out.view().data;
@@ -318,8 +334,12 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, FlashPrefill, ::testing::ValuesIn(cases()),
-                         [](const ::testing::TestParamInfo<Case>& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         FlashPrefill,
+                         ::testing::ValuesIn(cases()),
+                         [](const ::testing::TestParamInfo<Case>& test) {
+                           return test.param.name;
+                         });
 
 }  // namespace
 }  // namespace tenon::flash

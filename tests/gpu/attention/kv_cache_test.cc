@@ -129,13 +129,14 @@ TEST_P(KvWrite, CellsHoldWhatTheHostComputes) {
         if (slots[t] < 0) continue;
         const float* row = &qkv[t * static_cast<size_t>(width)];
         for (int32_t head = 0; head < c.kv_heads; ++head) {
-          const int64_t cell = layer + kv.k_offset(slots[t] / 16, head, slots[t] % 16);
+          const auto at = [&](int64_t i) {
+            return static_cast<size_t>(layer + kv.element(slots[t] / 16, head, slots[t] % 16, i));
+          };
           for (int32_t i = 0; i < c.head_dim_k; ++i) {
-            want[static_cast<size_t>(cell + i)] = row[q_cols + head * c.head_dim_k + i] / 2.0F;
+            want[at(i)] = row[q_cols + head * c.head_dim_k + i] / 2.0F;
           }
           for (int32_t i = 0; i < c.head_dim_v; ++i) {
-            want[static_cast<size_t>(cell + kv.v_offset + i)] =
-                row[q_cols + k_cols + head * c.head_dim_v + i] * 2.0F;
+            want[at(kv.v_offset + i)] = row[q_cols + k_cols + head * c.head_dim_v + i] * 2.0F;
           }
         }
       }
@@ -169,7 +170,10 @@ INSTANTIATE_TEST_SUITE_P(
                       WriteCase{96, 96, 48, 4, 1, true, KvLayout::kLBNHC, kH, kB},
                       WriteCase{72, 72, 72, 3, 3, false, KvLayout::kLBHNC, kB, kB},
                       WriteCase{72, 40, 20, 3, 1, true, KvLayout::kLBNHC, kH, kH},
-                      WriteCase{256, 128, 64, 2, 1, false, KvLayout::kLBNHC, kB, kB}));
+                      WriteCase{256, 128, 64, 2, 1, false, KvLayout::kLBNHC, kB, kB},
+                      WriteCase{128, 128, 128, 32, 8, false, KvLayout::kLBHNCSwizzled, kB, kB},
+                      WriteCase{64, 64, 32, 9, 3, true, KvLayout::kLBHNCSwizzled, kH, kH},
+                      WriteCase{192, 192, 20, 4, 2, false, KvLayout::kLBHNCSwizzled, kB, kH}));
 
 class KvBlocks : public ::testing::TestWithParam<KvLayout> {
  protected:
@@ -263,7 +267,10 @@ TEST_P(KvBlocks, SwapsAreOrderedWithTheWorkOfTheDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts,
                          KvBlocks,
-                         ::testing::Values(KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::kBLHNC));
+                         ::testing::Values(KvLayout::kLBHNC,
+                                           KvLayout::kLBNHC,
+                                           KvLayout::kBLHNC,
+                                           KvLayout::kLBHNCSwizzled));
 
 }  // namespace
 }  // namespace tenon

@@ -60,9 +60,9 @@ TEST(CudaDevice, AGraphReplaysWhatWasCapturedOnTheDataOfTheMoment) {
   auto to = device->allocate(kBytes);
   ASSERT_TRUE(from.ok() && to.ok());
   ASSERT_TRUE(device->begin_capture().ok());
-  device->note(cudaMemcpyAsync(to->data(), from->data(), kBytes, cudaMemcpyDeviceToDevice,
-                               device->stream()),
-               "copy");
+  device->note(
+      cudaMemcpyAsync(to->data(), from->data(), kBytes, cudaMemcpyDeviceToDevice, device->stream()),
+      "copy");
   auto graph = device->end_capture();
   ASSERT_TRUE(graph.ok()) << graph.status().message();
   const std::vector<int32_t> values = counting(kCount);

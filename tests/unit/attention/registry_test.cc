@@ -165,9 +165,9 @@ TEST(BackendChoice, RegisteredBackendsRefuseWhatTheyLack) {
   context.requirements.alibi = context.requirements.sinks = true;
   context.requirements.kv_sharing = context.requirements.cascade = true;
   for (const BackendVerdict& verdict : attention_backend_table(registry, context)) {
-    EXPECT_THAT(verdict.reasons, ::testing::IsSupersetOf({"no ALiBi", "no attention sinks",
-                                                          "no KV sharing between layers",
-                                                          "no cascade"}))
+    EXPECT_THAT(verdict.reasons,
+                ::testing::IsSupersetOf({"no ALiBi", "no attention sinks",
+                                         "no KV sharing between layers", "no cascade"}))
         << verdict.name;
   }
 }

@@ -1,5 +1,5 @@
-#include "base/host_memory.h"
 #include "engine/memory_plan.h"
+#include "base/host_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -74,6 +74,37 @@ TEST(KvPool, EveryLayoutGivesEveryCellItsOwnMemory) {
   }
 }
 
+// What shared memory needs: the same piece of eight tokens that follow each other lies in eight
+// different columns of 16 bytes.
+TEST(KvPool, SwizzledCellsSpreadAPieceOverTheBanks) {
+  KvCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = 2;
+  spec.head_dim_k = 64;
+  spec.head_dim_v = 128;
+  spec.dtype = DType::kF16;
+  auto pool = KvPool::create(spec, KvLayout::kLBHNCSwizzled, 3);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  const KvView kv = pool->view(0);
+  std::set<int64_t> seen;
+  for (int64_t head = 0; head < 2; ++head) {
+    for (int64_t first = 0; first < 16; first += 8) {
+      for (int64_t i = 0; i < 64 + 128; ++i) {
+        std::set<int64_t> columns;
+        for (int64_t token = first; token < first + 8; ++token) {
+          const int64_t at = kv.element(2, head, token, i);
+          EXPECT_EQ(at / 64, (kv.k_offset(2, head, token) + i) / 64) << "of the same 128 bytes";
+          EXPECT_EQ(at % 8, i % 8) << "pieces stay whole";
+          columns.insert(at / 8 % 8);
+          seen.insert(at);
+        }
+        EXPECT_EQ(columns.size(), 8U);
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 2UL * 16 * (64 + 128));
+}
+
 TEST(KvPool, CopiesWholeBlocksInOrderAndNothingElse) {
   for (const KvLayout layout : kLayouts) {
     auto pool = KvPool::create(small_spec(), layout, 6);
@@ -120,6 +151,9 @@ TEST(KvPool, RefusesWhatCannotBe) {
       StatusCode::kResourceExhausted);
   spec.dtype = DType::kQ8_0;
   EXPECT_EQ(KvPool::create(spec, KvLayout::kLBHNC, 1).status().code(), StatusCode::kUnsupported);
+  // A cell of 8 numbers has no 128 bytes to permute.
+  EXPECT_EQ(KvPool::create(small_spec(), KvLayout::kLBHNCSwizzled, 1).status().code(),
+            StatusCode::kUnsupported);
   spec = small_spec();
   spec.head_dim_v = 0;
   EXPECT_EQ(KvPool::create(spec, KvLayout::kLBHNC, 1).status().code(),

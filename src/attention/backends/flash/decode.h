@@ -31,11 +31,17 @@ struct FastDivisor {
   }
 };
 
+// Keys of a bulk copy.
+inline constexpr int32_t kBulkKeys = 16;
+
 // Which instantiation of the kernel.
 struct DecodeVariant {
   int32_t head_dim = 0;   // of q, k and v; a multiple of 8, at most 256
   bool bf16 = true;       // q, k, v and out: bf16, or f16
   int32_t tile_rows = 0;  // 8, 16 or 64
+  // K and V of a run of keys come by one bulk copy, else 16 bytes at a time:
+  // decode_can_copy_bulk().
+  bool bulk = false;
 
   friend bool operator==(const DecodeVariant&, const DecodeVariant&) = default;
 };
@@ -59,8 +65,10 @@ struct DecodeParams {
   int64_t out_stride = 0;
   float* lse = nullptr;  // [T, num_q_heads], natural logarithm; null: not wanted
 
-  // K of a token and head is followed by its V.
+  // K of a token and head is followed by its V. `swizzle`: 0, or 7 if the cells are swizzled
+  // (KvLayout::kLBHNCSwizzled).
   const void* kv = nullptr;
+  int32_t swizzle = 0;
   int64_t page_stride = 0;
   int64_t head_stride = 0;
   int64_t token_stride = 0;
@@ -83,6 +91,10 @@ struct DecodeParams {
   float out_scale = 1.0F;
   bool causal = true;
 };
+
+// Whether a variant with `bulk` can serve such pages: swizzled cells of tokens that follow each
+// other in memory, runs of them in one page.
+[[nodiscard]] bool decode_can_copy_bulk(const DecodeVariant& variant, const DecodeParams& params);
 
 // Launches on `stream` of the current device. Returns the first error of the launch itself.
 cudaError_t launch_decode(const DecodeVariant& variant,

@@ -221,14 +221,16 @@ class UnitEnd {
 template <typename Traits>
 __device__ __forceinline__ int run_stretch(const DecodeParams& params,
                                            int index,
-                                           unsigned char* shared) {
+                                           unsigned char* shared,
+                                           StageRing<Traits>& ring) {
   const StretchStart stretch = load_stretch(params.stretches[index]);
   if (stretch.unit_begin >= stretch.unit_end) return -1;
   const int team = threadIdx.x / 32 / Traits::kTeamWarps;
-  const uint32_t ring = shared_address(shared) + team * Traits::kStages * Traits::kStageBytes;
   KeyStream<Traits> stream(params, stretch, team, threadIdx.x % (32 * Traits::kTeamWarps));
+  // A stage that 16-byte copies fill is free once all threads have passed the wait for the next.
+  constexpr int kAhead = Traits::kBulk ? Traits::kStages : Traits::kStages - 1;
 #pragma unroll 1  // code that is short starts sooner
-  for (int s = 0; s < Traits::kStages - 1; ++s) stream.copy_next(ring + s * Traits::kStageBytes);
+  for (int s = 0; s < kAhead; ++s) stream.copy_next(ring, s);
 
   UnitEnd<Traits> unit_end(params, stretch, index, shared + Traits::kRingBytes);
   StateOf<Traits> state;
@@ -240,13 +242,22 @@ __device__ __forceinline__ int run_stretch(const DecodeParams& params,
     state.start(params, walk.tile(), piece.head);
     for (int key = piece.begin + team * Traits::kKeys; key < piece.end;
          key += Traits::kTeams * Traits::kKeys) {
-      wait_copies<Traits::kStages - 2>();
-      // Orders the copies of all threads of the team before the reads, and the reads of the stage
-      // that is filled next before its copies.
-      synchronise_team<Traits::kTeamWarps>(team);
-      const int free = stage == 0 ? Traits::kStages - 1 : stage - 1;
-      stream.copy_next(ring + free * Traits::kStageBytes);
-      state.attend(ring + stage * Traits::kStageBytes, key, piece.end, params.score_scale);
+      if constexpr (Traits::kBulk) {
+        ring.wait(stage);
+        if (key + Traits::kKeys > piece.end) {
+          clear_values<Traits>(ring.stage(stage), piece.end - key);
+        }
+        state.attend(ring.stage(stage), key, piece.end, params.score_scale);
+        __syncwarp();
+        stream.copy_next(ring, stage);
+      } else {
+        wait_copies<Traits::kStages - 2>();
+        // Orders the copies of all threads of the team before the reads, and the reads of the stage
+        // that is filled next before its copies.
+        synchronise_team<Traits::kTeamWarps>(team);
+        stream.copy_next(ring, stage == 0 ? Traits::kStages - 1 : stage - 1);
+        state.attend(ring.stage(stage), key, piece.end, params.score_scale);
+      }
       stage = stage + 1 == Traits::kStages ? 0 : stage + 1;
     }
     // Answered while the unit is being finished.
@@ -264,10 +275,12 @@ __device__ __forceinline__ int run_stretch(const DecodeParams& params,
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1)
     decode_kernel(const __grid_constant__ DecodeParams params) {
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];  // bulk copies want whole lines
+  StageRing<Traits> ring(shared, static_cast<int>(threadIdx.x) / 32 / Traits::kTeamWarps);
+  ring.start();
   int index = static_cast<int>(blockIdx.x);
   do {
-    index = run_stretch<Traits>(params, index, shared);
+    index = run_stretch<Traits>(params, index, shared, ring);
   } while (index >= 0);
 }
 
@@ -284,62 +297,34 @@ cudaError_t launch_decode_kernel(const DecodeParams& params, cudaStream_t stream
 }
 
 // The measured choice for a padded head size: warps of a block and depth of the ring, which holds
-// 160 to 200 KB; nearly all of it is in flight.
-template <int kDim, bool kWide>
-struct DecodeChoice;
-template <>
-struct DecodeChoice<64, false> {
-  static constexpr int kWarps = 8, kStages = 6;
+// 150 to 200 KB; nearly all of it is in flight.
+struct RingShape {
+  int warps, stages;
 };
-template <>
-struct DecodeChoice<80, false> {
-  static constexpr int kWarps = 8, kStages = 4;
-};
-template <>
-struct DecodeChoice<96, false> {
-  static constexpr int kWarps = 8, kStages = 4;
-};
-template <>
-struct DecodeChoice<128, false> {
-  static constexpr int kWarps = 8, kStages = 3;
-};
-template <>
-struct DecodeChoice<192, false> {
-  static constexpr int kWarps = 4, kStages = 4;
-};
-template <>
-struct DecodeChoice<256, false> {
-  static constexpr int kWarps = 4, kStages = 3;
-};
-template <>
-struct DecodeChoice<64, true> {
-  static constexpr int kWarps = 8, kStages = 6;
-};
-template <>
-struct DecodeChoice<80, true> {
-  static constexpr int kWarps = 8, kStages = 6;
-};
-template <>
-struct DecodeChoice<96, true> {
-  static constexpr int kWarps = 8, kStages = 6;
-};
-template <>
-struct DecodeChoice<128, true> {
-  static constexpr int kWarps = 8, kStages = 5;
-};
-template <>
-struct DecodeChoice<192, true> {
-  static constexpr int kWarps = 4, kStages = 6;
-};
-template <>
-struct DecodeChoice<256, true> {
-  static constexpr int kWarps = 4, kStages = 5;
-};
+constexpr RingShape ring_shape(int dim, bool wide) {
+  switch (dim) {
+    case 64: return {8, 6};
+    case 80:
+    case 96: return {8, wide ? 6 : 4};
+    case 128: return {8, wide ? 5 : 3};
+    case 192: return {4, wide ? 6 : 4};
+    default: return {4, wide ? 5 : 3};
+  }
+}
 
 template <typename T, int kDim, int kRows>
-cudaError_t launch_chosen(const DecodeParams& params, cudaStream_t stream) {
-  using Choice = DecodeChoice<kDim, (kRows > 16)>;
-  return launch_decode_kernel<DecodeTraits<T, kDim, kRows, Choice::kWarps, Choice::kStages>>(
+cudaError_t launch_chosen(const DecodeVariant& variant,
+                          const DecodeParams& params,
+                          cudaStream_t stream) {
+  constexpr bool kWide = kRows > 16;
+  constexpr RingShape kRing = ring_shape(kDim, kWide);
+  if constexpr (kDim % 64 == 0 && !kWide) {
+    if (variant.bulk) {
+      return launch_decode_kernel<
+          DecodeTraits<T, kDim, kRows, kRing.warps, kRing.stages, true>>(params, stream);
+    }
+  }
+  return launch_decode_kernel<DecodeTraits<T, kDim, kRows, kRing.warps, kRing.stages, false>>(
       params, stream);
 }
 
@@ -348,9 +333,9 @@ cudaError_t launch_rows(const DecodeVariant& variant,
                         const DecodeParams& params,
                         cudaStream_t stream) {
   switch (variant.tile_rows) {
-    case 8: return launch_chosen<T, kDim, 8>(params, stream);
-    case 16: return launch_chosen<T, kDim, 16>(params, stream);
-    default: return launch_chosen<T, kDim, 64>(params, stream);
+    case 8: return launch_chosen<T, kDim, 8>(variant, params, stream);
+    case 16: return launch_chosen<T, kDim, 16>(variant, params, stream);
+    default: return launch_chosen<T, kDim, 64>(variant, params, stream);
   }
 }
 

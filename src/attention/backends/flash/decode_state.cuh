@@ -90,11 +90,10 @@ struct NarrowState {
     const int lane = threadIdx.x % 32;
     // Two sums each, for shorter chains of products that depend on each other.
     float part[kGroups][2][4] = {};
-    const uint32_t k_row = stage + lane % 16 * Traits::kRowBytes + lane / 16 * 16;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       uint32_t a[4];
-      load_matrices(a, k_row + s * 32);
+      load_matrices(a, stage + Traits::cell(lane % 16, s, lane / 16));
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         Element<T>::multiply_add(part[g][s % 2], a, q[g][s][0], q[g][s][1]);
@@ -142,12 +141,12 @@ struct NarrowState {
       p[g][0] = transpose_matrix(Element<T>::pack(scores[g][0], scores[g][1]));
       p[g][1] = transpose_matrix(Element<T>::pack(scores[g][2], scores[g][3]));
     }
-    const uint32_t v_row = stage + (lane / 16 * 8 + lane % 8) * Traits::kRowBytes +
-                           Traits::kDim * 2 + lane / 8 % 2 * 16;
+    const uint32_t v_token = lane / 16 * 8 + lane % 8;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       uint32_t a[4];
-      load_matrices_transposed(a, v_row + s * 32);
+      load_matrices_transposed(
+          a, stage + Traits::cell(v_token, Traits::kFirstValuePair + s, lane / 8 % 2));
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         Element<T>::multiply_add(out[g][s], a, p[g][0], p[g][1]);
@@ -211,6 +210,7 @@ struct WideState {
   using T = typename Traits::T;
   static constexpr int kSteps = Traits::kDim / 16;
   static constexpr int kStats = 2;
+  static_assert(!Traits::kBulk);
 
   uint32_t q[kSteps][4];
   float out[2 * kSteps][4];

@@ -2,12 +2,18 @@
 // keys into shared memory. Part of decode_kernel.cuh.
 #pragma once
 
+#include "attention/backends/flash/bulk_copy.cuh"
 #include "attention/backends/flash/decode.h"
 #include "attention/backends/flash/mma.cuh"
 
 namespace tenon::flash {
 
-template <typename ElementType, int kHeadDim, int kTileRows, int kBlockWarps, int kDepth>
+template <typename ElementType,
+          int kHeadDim,
+          int kTileRows,
+          int kBlockWarps,
+          int kDepth,
+          bool kBulkCopies>
 struct DecodeTraits {
   using T = ElementType;
   static constexpr int kDim = kHeadDim;  // padded
@@ -15,26 +21,37 @@ struct DecodeTraits {
   static constexpr int kTeamWarps = kTileRows <= 16 ? 1 : kTileRows / 16;
   static constexpr int kWarps = kBlockWarps;
   static constexpr int kStages = kDepth;
+  static constexpr bool kBulk = kBulkCopies;
 
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kTeams = kWarps / kTeamWarps;
   static constexpr int kKeys = kTeamWarps == 1 ? 16 : 32;  // of a stage
   static constexpr int kChunks = 4 * kDim / 16;            // of 16 bytes: K and V of a token
   static constexpr int kCopies = kKeys * kChunks / (32 * kTeamWarps);  // of a thread and stage
-  // An odd number of 16-byte units: eight rows of a matrix lie in different banks.
-  static constexpr int kRowBytes = 4 * kDim + 16;
+  // K and V of a token, as they lie in memory (KvLayout::kLBHNCSwizzled) or 16 bytes apart: either way
+  // eight rows of a matrix lie in different banks.
+  static constexpr int kRowBytes = kBulk ? 4 * kDim : 4 * kDim + 16;
   static constexpr int kStageBytes = kKeys * kRowBytes;
   static constexpr int kRingBytes = kTeams * kStages * kStageBytes;
   // Four rows of every warp at a time are merged; 8 words more spread them over the banks.
   static constexpr int kMergeStride = kDim + 8;
   static constexpr int kMergeBytes = kWarps * 4 * kMergeStride * 4;
   static constexpr int kStateBytes = (kWarps * 16 + kRows) * 8 + 16;
-  static constexpr int kSharedBytes = kRingBytes + kMergeBytes + kStateBytes;
+  static constexpr int kBarrierBytes = kBulk ? 8 * kTeams * kStages : 0;
+  static constexpr int kSharedBytes = kRingBytes + kMergeBytes + kStateBytes + kBarrierBytes;
   static_assert(kKeys * kChunks % (32 * kTeamWarps) == 0);
+  static_assert(!kBulk || (kDim % 64 == 0 && kKeys == kBulkKeys));
   static_assert(kSharedBytes <= 232448);  // what a block may have on sm_90
 
   // Of the partial results: kRows rows of output, then (maximum, sum) of each.
   static constexpr int kSlotFloats = kRows * (kDim + 2);
+
+  // Where in a stage the 16 bytes lie that are half `half` of 32-byte pair `pair` of a token's K | V.
+  __device__ static constexpr uint32_t cell(uint32_t token, uint32_t pair, uint32_t half) {
+    const uint32_t swizzle = kBulk ? token % 8 * 16 : 0;
+    return token * kRowBytes + pair / 4 * 128 + ((pair % 4 * 32 + half * 16) ^ swizzle);
+  }
+  static constexpr int kFirstValuePair = kDim / 16;  // K has the pairs before it
 };
 
 __device__ __forceinline__ int divide(int n, const FastDivisor& d) {
@@ -120,6 +137,39 @@ class DecodeWalk {
   DecodeTile tile_;
 };
 
+// The stages of a team and, for bulk copies, the barrier that tells of each stage's arrival.
+template <typename Traits>
+class StageRing {
+ public:
+  // `shared` is the block's.
+  __device__ StageRing(unsigned char* shared, int team)
+      : stages_(shared_address(shared) + team * Traits::kStages * Traits::kStageBytes),
+        barriers_(shared_address(shared) + Traits::kSharedBytes - Traits::kBarrierBytes +
+                  team * Traits::kStages * 8) {}
+  // Once a launch, by the team's threads, before any copy.
+  __device__ void start() const {
+    if constexpr (Traits::kBulk) {
+      if (threadIdx.x % 32 == 0) {
+        for (int s = 0; s < Traits::kStages; ++s) ptx::barrier_init(barrier(s), 1);
+        ptx::barrier_init_fence();
+      }
+      __syncwarp();
+    }
+  }
+  __device__ uint32_t stage(int index) const { return stages_ + index * Traits::kStageBytes; }
+  __device__ uint32_t barrier(int index) const { return barriers_ + index * 8; }
+  // Until the bulk copies into the stage have arrived. Every stage that is filled is waited for once.
+  __device__ void wait(int index) {
+    ptx::barrier_wait(barrier(index), phases_ >> index & 1U);
+    phases_ ^= 1U << index;
+  }
+
+ private:
+  const uint32_t stages_;
+  const uint32_t barriers_;
+  uint32_t phases_ = 0;  // a bit a stage
+};
+
 // The copying side of a team: puts run after run of keys into the ring. All threads of a team carry
 // the same state, but for the page that each lane has looked up for its key of the next run.
 template <typename Traits>
@@ -137,21 +187,25 @@ class KeyStream {
         team_(team),
         thread_(thread),
         lane_(thread % 32) {
-    policy_ = evict_first_policy();
     open();
     look_up();
   }
 
-  // Starts the copies of the next run, if there is one; commits a group in any case.
-  __device__ void copy_next(uint32_t stage) {
+  // Starts the copies of the next run, if there is one, into stage `index`; commits a group in any
+  // case, unless it copies in bulk. Then all reads of the stage must have been made.
+  __device__ void copy_next(const StageRing<Traits>& ring, int index) {
     if (!walk_.done()) {
-      const int page = divide(key_, params_.page_size);
-      const int in_page = key_ - page * params_.page_size.divisor;
-      if (in_page + Traits::kKeys <= params_.page_size.divisor && key_ + Traits::kKeys <= end_ &&
-          params_.head_dim == Traits::kDim) {
-        copy_run(stage, in_page);
+      if constexpr (Traits::kBulk) {
+        copy_whole(ring.stage(index), ring.barrier(index));
       } else {
-        copy_cells(stage);
+        const int page = divide(key_, params_.page_size);
+        const int in_page = key_ - page * params_.page_size.divisor;
+        if (in_page + Traits::kKeys <= params_.page_size.divisor && key_ + Traits::kKeys <= end_ &&
+            params_.head_dim == Traits::kDim) {
+          copy_run(ring.stage(index), in_page);
+        } else {
+          copy_cells(ring.stage(index));
+        }
       }
       key_ += Traits::kTeams * Traits::kKeys;
       if (key_ >= end_) {
@@ -160,10 +214,20 @@ class KeyStream {
       }
       look_up();
     }
-    commit_copies();
+    if constexpr (!Traits::kBulk) commit_copies();
   }
 
  private:
+  // One copy: runs begin at multiples of their length and pages have multiples of it. Cells past the
+  // end of the row come along; see clear_values().
+  __device__ void copy_whole(uint32_t stage, uint32_t barrier) {
+    if (lane_ != 0) return;
+    const int in_page = key_ - divide(key_, params_.page_size) * params_.page_size.divisor;
+    ptx::barrier_arrive_expect(barrier, Traits::kStageBytes);
+    ptx::bulk_load(stage,
+                   head_base_ + page_ * params_.page_stride + in_page * params_.token_stride,
+                   Traits::kStageBytes, barrier);
+  }
   // A run of whole cells inside one page.
   __device__ void copy_run(uint32_t stage, int in_page) {
     const int64_t page = __shfl_sync(0xffffffffU, page_, 0);
@@ -174,7 +238,7 @@ class KeyStream {
       const int token = chunk / Traits::kChunks;
       const int column = chunk % Traits::kChunks;
       copy_async(stage + token * Traits::kRowBytes + column * 16,
-                 cell + token * params_.token_stride + column * 8, policy_);
+                 cell + token * params_.token_stride + swizzled(column, token) * 8);
     }
   }
   // Any run: cells may lie in several pages, end before the run does, and be narrower than the
@@ -194,10 +258,11 @@ class KeyStream {
       const int dim = is_v ? column - Traits::kDim : column;
       const bool there = key_ + token < end_ && dim < params_.head_dim;
       const auto row = __shfl_sync(0xffffffffU, address, token);
+      const int from = is_v ? dim + params_.head_dim : dim;
       const T* source =
-          reinterpret_cast<const T*>(row) + (there ? (is_v ? dim + params_.head_dim : dim) : 0);
+          reinterpret_cast<const T*>(row) + (there ? swizzled(from / 8, key_ + token) * 8 : 0);
       copy_async(stage + token * Traits::kRowBytes + chunk % Traits::kChunks * 16, source,
-                 there ? 16 : 0, policy_);
+                 there ? 16 : 0);
     }
   }
   // Goes to the team's first run of the current unit, or of the first one that has any.
@@ -212,10 +277,15 @@ class KeyStream {
       }
     }
   }
-  // Keys past the end look up the last one's page: some address that exists.
+  // Where piece `piece` of 16 bytes is in the cell of `token`, counted from any multiple of 8.
+  [[nodiscard]] __device__ int swizzled(int piece, int token) const {
+    return piece ^ (token & params_.swizzle);
+  }
+  // Keys past the end look up the last one's page: some address that exists. A bulk copy has one.
   __device__ void look_up() {
     if (walk_.done()) return;
-    const int page = divide(min(key_ + lane_, end_ - 1), params_.page_size);
+    const int key = Traits::kBulk ? key_ : min(key_ + lane_, end_ - 1);
+    const int page = divide(key, params_.page_size);
     const int nth = page - stretch_.first_page;
     if (walk_.at_first() && __all_sync(0xffffffffU, nth < DecodeStretch::kPages)) {
       page_ = __shfl_sync(0xffffffffU, stretch_.page, nth);  // the low half of the warp has them
@@ -230,12 +300,27 @@ class KeyStream {
   const int team_;
   const int thread_;  // of the team
   const int lane_;
-  uint64_t policy_;
   const T* head_base_ = nullptr;
   int key_ = 0;  // first key of the next run
   int end_ = 0;
   int page_ = 0;
 };
+
+// Zeroes V of a stage from its `first`-th token on: cells of a page that no token has been written
+// to may hold anything, and 0 times NaN is NaN. (What they do to the scores, a mask undoes.) By one
+// warp.
+template <typename Traits>
+__device__ __forceinline__ void clear_values(uint32_t stage, int first) {
+  constexpr int kHalves = Traits::kDim / 8;
+  for (int i = first * kHalves + static_cast<int>(threadIdx.x % 32); i < Traits::kKeys * kHalves;
+       i += 32) {
+    const int half = i % kHalves;
+    ptx::store_shared_zero_16(
+        stage + Traits::cell(i / kHalves, Traits::kFirstValuePair + half / 2, half % 2));
+  }
+  ptx::fence_async_shared();  // the next copy into the stage comes after these
+  __syncwarp();
+}
 
 template <int kTeamWarps>
 __device__ __forceinline__ void synchronise_team(int team) {

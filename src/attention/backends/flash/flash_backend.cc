@@ -96,10 +96,13 @@ class FlashImpl final : public AttentionImpl {
               const DecodePart& part,
               cudaStream_t stream) const;
   void prefill(const AttentionInput& in, const FlashPlan& plan) const;
+  // Of the decode kernel for tiles of `shape`.
+  [[nodiscard]] DecodeVariant variant(const flash::DecodePlanShape& shape) const;
 
   FlashBackend* const backend_;
   const LayerParams params_;
   DecodeParams decode_;  // what does not change from step to step
+  bool bulk_ = false;    // narrow tiles are copied so
   PrefillParams prefill_;
 };
 
@@ -118,6 +121,14 @@ FlashBackend::FlashBackend(const BackendContext& context)
   info_.max_head_dim = 256;
   info_.head_dim_multiple = 8;
   info_.layouts = {KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::kBLHNC};
+  KvCacheSpec spec;
+  spec.head_dim_k = group_.head_dim_qk;
+  spec.head_dim_v = group_.head_dim_v;
+  spec.block_size = group_.block_size;
+  spec.dtype = group_.kv_dtype;
+  if (spec.allows(KvLayout::kLBHNCSwizzled) && spec.block_size % flash::kBulkKeys == 0) {
+    info_.layouts.insert(info_.layouts.begin(), KvLayout::kLBHNCSwizzled);
+  }
   info_.features = static_cast<uint32_t>(AttentionFeature::kNonCausal) |
                    static_cast<uint32_t>(AttentionFeature::kLse);
   // With one prefill kernel for all rows, the launch depends on the lengths.
@@ -263,6 +274,7 @@ FlashImpl::FlashImpl(FlashBackend* backend, const LayerParams& params)
   decode_.page_stride = kv.block_stride;
   decode_.head_stride = kv.head_stride;
   decode_.token_stride = kv.token_stride;
+  decode_.swizzle = kv.swizzled ? 7 : 0;
   decode_.page_size = FastDivisor(kv.block_size);
   decode_.num_q_heads = params.num_q_heads;
   decode_.num_kv_heads = params.num_kv_heads;
@@ -281,6 +293,11 @@ FlashImpl::FlashImpl(FlashBackend* backend, const LayerParams& params)
   prefill_.pages.head_stride = kv.head_stride;
   prefill_.pages.token_stride = kv.token_stride;
   prefill_.pages.v_offset = kv.v_offset;
+  prefill_.pages.swizzled = kv.swizzled;
+
+  DecodeVariant bulk = variant(backend->shape().narrow);
+  bulk.bulk = true;
+  bulk_ = flash::decode_supports(bulk) && flash::decode_can_copy_bulk(bulk, decode_);
 }
 
 void FlashImpl::write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) {
@@ -329,8 +346,12 @@ void FlashImpl::decode(const AttentionInput& in,
   params.blocks = part.blocks;
   const flash::DecodePlanShape& shape =
       &part == &plan.narrow ? backend_->shape().narrow : backend_->shape().wide;
-  const DecodeVariant variant{params.head_dim, params_.kv.dtype == DType::kBF16, shape.tile_rows};
-  backend_->device()->note(flash::launch_decode(variant, params, stream), "flash decode");
+  backend_->device()->note(flash::launch_decode(variant(shape), params, stream), "flash decode");
+}
+
+DecodeVariant FlashImpl::variant(const flash::DecodePlanShape& shape) const {
+  return {params_.head_dim_qk, params_.kv.dtype == DType::kBF16, shape.tile_rows,
+          bulk_ && &shape == &backend_->shape().narrow};
 }
 
 void FlashImpl::prefill(const AttentionInput& in, const FlashPlan& plan) const {

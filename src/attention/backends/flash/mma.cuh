@@ -14,26 +14,15 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// A cache policy for data that is read once.
-__device__ __forceinline__ uint64_t evict_first_policy() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
-  return policy;
-}
-
-// 16 bytes from global to shared memory, of which `bytes` (16 or 0) are read and the rest is
-// zeroed.
-__device__ __forceinline__ void copy_async(uint32_t shared,
-                                           const void* global,
-                                           int bytes,
-                                           uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared),
-               "l"(global), "r"(bytes), "l"(policy)
+// 16 bytes from global to shared memory, of which `bytes` (16 or 0) are read and the rest is zeroed.
+// The L2 cache fetches whole lines: 3 % more of the memory's bandwidth than without the hint.
+__device__ __forceinline__ void copy_async(uint32_t shared, const void* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void copy_async(uint32_t shared, const void* global, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared),
-               "l"(global), "l"(policy)
+__device__ __forceinline__ void copy_async(uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global)
                : "memory");
 }
 __device__ __forceinline__ void commit_copies() {

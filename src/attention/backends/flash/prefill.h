@@ -29,11 +29,12 @@ struct PrefillShape {
 // One request of the step. Query t of the row sees the first kv_len - q_len + t + 1 keys (all
 // kv_len when not causal). kv_len is at least q_len, or 0: such a row gets out = 0, lse = -inf.
 struct PrefillRow {
-  int32_t q_begin = 0;   // its first token among the step's T tokens
+  int32_t q_begin = 0;  // its first token among the step's T tokens
   int32_t q_len = 0;
   int32_t kv_len = 0;
-  int32_t kv_begin = 0;  // paged: where its pages start in page_indices; ragged: its first key's token
-  bool ragged = false;   // keys are tokens [kv_begin, kv_begin + kv_len) of PrefillParams::k and v
+  int32_t kv_begin =
+      0;  // paged: where its pages start in page_indices; ragged: its first key's token
+  bool ragged = false;  // keys are tokens [kv_begin, kv_begin + kv_len) of PrefillParams::k and v
 };
 
 // One entry of the work list: a tile of query tokens of one row, for `heads_per_tile` KV heads (see
@@ -63,8 +64,9 @@ struct PrefillPlan {
                                         int64_t max_tokens,
                                         int64_t max_rows);
 
-// Writes the work list of `rows` into `tiles` (max_prefill_tiles() of the step's bounds): rows whose
-// keys share the L2 cache together, the tiles with most keys first. Reorders `rows`. O(n log n).
+// Writes the work list of `rows` into `tiles` (max_prefill_tiles() of the step's bounds): rows
+// whose keys share the L2 cache together, the tiles with most keys first. Reorders `rows`. O(n log
+// n).
 PrefillPlan plan_prefill(const PrefillShape& shape,
                          bool causal,
                          std::span<PrefillRow> rows,
@@ -80,6 +82,9 @@ struct PrefillPages {
   int64_t head_stride = 0;
   int64_t token_stride = 0;
   int64_t v_offset = 0;
+  // Cells are as shared memory wants them (KvLayout::kLBHNCSwizzled): head_dim and page_size are
+  // multiples of 64 and of 8.
+  bool swizzled = false;
 };
 
 // Device pointers unless said otherwise; row strides in elements, multiples of 8; q, k, v and out
@@ -87,8 +92,8 @@ struct PrefillPages {
 struct PrefillParams {
   PrefillShape shape;
   PrefillPlan plan;
-  bool causal = true;  // as given to plan_prefill()
-  float scale = 0.0F;  // of q . k; positive
+  bool causal = true;      // as given to plan_prefill()
+  float scale = 0.0F;      // of q . k; positive
   int32_t num_tokens = 0;  // T, rows of q, k and v
 
   const void* q = nullptr;  // [T, num_q_heads * head_dim]
@@ -97,10 +102,10 @@ struct PrefillParams {
   const void* v = nullptr;
   int64_t k_stride = 0;
   int64_t v_stride = 0;
-  PrefillPages pages;       // read by paged rows, else base may be null
-  void* out = nullptr;      // [T, num_q_heads * head_dim]
+  PrefillPages pages;   // read by paged rows, else base may be null
+  void* out = nullptr;  // [T, num_q_heads * head_dim]
   int64_t out_stride = 0;
-  float* lse = nullptr;     // [T, num_q_heads], natural logarithm; null: not wanted
+  float* lse = nullptr;  // [T, num_q_heads], natural logarithm; null: not wanted
 
   const PrefillTile* tiles = nullptr;     // the plan's entries
   const int32_t* page_indices = nullptr;  // of the step
@@ -110,8 +115,8 @@ struct PrefillParams {
   int32_t max_blocks = 0;  // 0: one a multiprocessor; fewer leave room for another kernel
 };
 
-// Launches on `stream` of the current device; nothing to do when the plan is empty. Returns the first
-// error of the launch itself.
+// Launches on `stream` of the current device; nothing to do when the plan is empty. Returns the
+// first error of the launch itself.
 cudaError_t launch_prefill(const PrefillParams& params, cudaStream_t stream);
 
 }  // namespace tenon::flash

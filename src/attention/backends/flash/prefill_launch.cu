@@ -30,7 +30,7 @@ TensorMapWriter::TensorMapWriter() {
   error_ = entry.error;
 }
 
-void TensorMapWriter::write(CUtensorMap& map, const Tensor& tensor, bool bf16) {
+void TensorMapWriter::write(CUtensorMap& map, const Tensor& tensor, bool bf16, bool swizzles) {
   if (error_ != cudaSuccess) return;
   cuuint64_t strides[4];
   cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
@@ -38,7 +38,8 @@ void TensorMapWriter::write(CUtensorMap& map, const Tensor& tensor, bool bf16) {
   const CUresult result = encode_(
       &map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       static_cast<cuuint32_t>(tensor.dims), const_cast<void*>(tensor.base), tensor.sizes, strides,
-      tensor.box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      tensor.box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      swizzles ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) error_ = cudaErrorInvalidValue;
 }

@@ -24,7 +24,8 @@ class TensorMapWriter {
     int64_t strides[4];
     uint32_t box[5];
   };
-  void write(CUtensorMap& map, const Tensor& tensor, bool bf16);
+  // `swizzles`: the copy swizzles (128 bytes), or else memory is as it shall be.
+  void write(CUtensorMap& map, const Tensor& tensor, bool bf16, bool swizzles = true);
   [[nodiscard]] cudaError_t error() const { return error_; }
 
  private:
@@ -92,9 +93,9 @@ cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
                  {in.pages.token_stride, in.pages.head_stride, in.pages.page_stride},
                  {64, box_keys, 1, 1}};
       }
-      writer.write(out.page_k_map, pages, shape.bf16);
+      writer.write(out.page_k_map, pages, shape.bf16, !in.pages.swizzled);
       pages.base = static_cast<const uint16_t*>(in.pages.base) + in.pages.v_offset;
-      writer.write(out.page_v_map, pages, shape.bf16);
+      writer.write(out.page_v_map, pages, shape.bf16, !in.pages.swizzled);
     }
   }
   if (writer.error() != cudaSuccess) return writer.error();

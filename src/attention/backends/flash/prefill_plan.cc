@@ -13,7 +13,9 @@ namespace {
 // which the queries and outputs that pass through need a part).
 constexpr int64_t kCacheBytes = int64_t{32} << 20;
 
-int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
+int32_t ceil_div(int32_t a, int32_t b) {
+  return (a + b - 1) / b;
+}
 
 // Keys that the last token of the tile sees: what the tile costs.
 int32_t tile_keys(const PrefillTile& tile, bool causal) {
@@ -82,14 +84,15 @@ PrefillPlan plan_prefill_tiles(const PrefillShape& shape,
       plan.any_ragged |= row.ragged;
       for (int32_t first = 0; first < row.q_len; first += tile_tokens) {
         TENON_CHECK_LT(end, tiles.size());
-        tiles[end++] = PrefillTile{.q_begin = row.q_begin + first,
-                                   .q_len = std::min(tile_tokens, row.q_len - first),
-                                   .kv_len = row.kv_len,
-                                   .visible = causal ? row.kv_len - row.q_len + first + 1 : row.kv_len,
-                                   .kv_begin = row.kv_begin,
-                                   .head_begin = 0,
-                                   .ragged = row.ragged ? 1 : 0,
-                                   .reserved = 0};
+        tiles[end++] =
+            PrefillTile{.q_begin = row.q_begin + first,
+                        .q_len = std::min(tile_tokens, row.q_len - first),
+                        .kv_len = row.kv_len,
+                        .visible = causal ? row.kv_len - row.q_len + first + 1 : row.kv_len,
+                        .kv_begin = row.kv_begin,
+                        .head_begin = 0,
+                        .ragged = row.ragged ? 1 : 0,
+                        .reserved = 0};
       }
       bytes += row_bytes(shape, row) * plan.heads_per_tile;
       ++row_end;

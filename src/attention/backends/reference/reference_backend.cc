@@ -48,12 +48,13 @@ class ReferenceImpl final : public AttentionImpl {
       const float* k_row = k.row<float>(static_cast<int64_t>(t));
       const float* v_row = v.row<float>(static_cast<int64_t>(t));
       for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
-        const int64_t cell = kv.k_offset(block, head, token);
         for (int32_t i = 0; i < kv.head_dim_k; ++i) {
-          store(kv, cell + i, k_row[head * kv.head_dim_k + i] / kv.k_scale);
+          store(kv, kv.element(block, head, token, i),
+                k_row[head * kv.head_dim_k + i] / kv.k_scale);
         }
         for (int32_t i = 0; i < kv.head_dim_v; ++i) {
-          store(kv, cell + kv.v_offset + i, v_row[head * kv.head_dim_v + i] / kv.v_scale);
+          store(kv, kv.element(block, head, token, kv.v_offset + i),
+                v_row[head * kv.head_dim_v + i] / kv.v_scale);
         }
       }
     }
@@ -98,10 +99,12 @@ class ReferenceImpl final : public AttentionImpl {
     keys_.clear();
     values_.clear();
     for (int32_t key = 0; key < batch.seq_lens[static_cast<size_t>(row)]; ++key) {
-      const int64_t cell = kv.k_offset(pages[key / kv.block_size], kv_head, key % kv.block_size);
-      for (int32_t i = 0; i < kv.head_dim_k; ++i) keys_.push_back(load(kv, cell + i) * kv.k_scale);
+      const auto element = [&](int64_t i) {
+        return load(kv, kv.element(pages[key / kv.block_size], kv_head, key % kv.block_size, i));
+      };
+      for (int32_t i = 0; i < kv.head_dim_k; ++i) keys_.push_back(element(i) * kv.k_scale);
       for (int32_t i = 0; i < kv.head_dim_v; ++i) {
-        values_.push_back(load(kv, cell + kv.v_offset + i) * kv.v_scale);
+        values_.push_back(element(kv.v_offset + i) * kv.v_scale);
       }
     }
   }
@@ -158,7 +161,8 @@ class ReferenceBackend final : public AttentionBackend {
     info_.q_dtypes = {DType::kF32};
     info_.kv_dtypes = {DType::kF32, DType::kF16, DType::kBF16};
     info_.max_head_dim = 65536;
-    info_.layouts = {KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::kBLHNC};
+    info_.layouts = {KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::kBLHNC,
+                     KvLayout::kLBHNCSwizzled};
     info_.features = static_cast<uint32_t>(AttentionFeature::kNonCausal) |
                      static_cast<uint32_t>(AttentionFeature::kSlidingWindow) |
                      static_cast<uint32_t>(AttentionFeature::kLogitsSoftCap) |
