@@ -12,7 +12,6 @@
 
 #include "attention/backends/flash/decode_state.cuh"
 #include "attention/backends/flash/decode_stream.cuh"
-#include "kernels/cuda/chained_launch.cuh"
 
 namespace tenon::flash {
 
@@ -224,9 +223,7 @@ __device__ __forceinline__ int run_stretch(const DecodeParams& params,
                                            int index,
                                            unsigned char* shared,
                                            StageRing<Traits>& ring) {
-  // The plan is older than the kernel before this one; the newest keys, and the queries, are not.
   const StretchStart stretch = load_stretch(params.stretches[index]);
-  wait_for_predecessor();
   if (stretch.unit_begin >= stretch.unit_end) return -1;
   const int team = threadIdx.x / 32 / Traits::kTeamWarps;
   KeyStream<Traits> stream(params, stretch, team, threadIdx.x % (32 * Traits::kTeamWarps));
@@ -234,7 +231,6 @@ __device__ __forceinline__ int run_stretch(const DecodeParams& params,
   constexpr int kAhead = Traits::kBulk ? Traits::kStages : Traits::kStages - 1;
 #pragma unroll 1  // code that is short starts sooner
   for (int s = 0; s < kAhead; ++s) stream.copy_next(ring, s);
-  let_successor_start();
 
   UnitEnd<Traits> unit_end(params, stretch, index, shared + Traits::kRingBytes);
   StateOf<Traits> state;
@@ -294,10 +290,9 @@ cudaError_t launch_decode_kernel(const DecodeParams& params, cudaStream_t stream
   static const cudaError_t ready = cudaFuncSetAttribute(
       decode_kernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   if (ready != cudaSuccess) return ready;
-  launch_chained(decode_kernel<Traits>,
-                 {dim3(static_cast<unsigned>(params.blocks)), dim3(Traits::kThreads),
-                  Traits::kSharedBytes},
-                 stream, params);
+  decode_kernel<Traits>
+      <<<static_cast<unsigned>(params.blocks), Traits::kThreads, Traits::kSharedBytes, stream>>>(
+          params);
   return cudaGetLastError();
 }
 
