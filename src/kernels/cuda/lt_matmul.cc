@@ -12,9 +12,10 @@ namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what the library asks for on Hopper
 constexpr uint32_t kAlignment = 16;                   // rows are whole 16-byte vectors
 // Where the library's guesses are measured and how: for a few dozen to a few hundred tokens its
-// first guess can be some percent off; for thousands it rarely is, and trying costs the start too
-// much.
+// first guess can be some percent off; for thousands it rarely is, and for small matrices it does
+// not matter: trying costs the start too much.
 constexpr int64_t kMostMeasured = 512;
+constexpr int64_t kLeastMeasuredWeights = int64_t{4} << 20;
 constexpr int kCandidates = 8;
 constexpr int kRepeats = 5;
 // Only a clear gain decides against the first guess, so that starts agree on the choice.
@@ -138,7 +139,8 @@ Status LtMatmul::prepare(const LtShape& shape,
   TENON_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(x.data(), kSmall, x.size(), device_->stream()));
   Entry fresh{shape, {}};
   for (const int64_t tokens : token_buckets(max_tokens)) {
-    const bool measured = tokens >= kLeastMeasured && tokens <= kMostMeasured;
+    const bool measured = tokens >= kLeastMeasured && tokens <= kMostMeasured &&
+                          shape.n * shape.k >= kLeastMeasuredWeights;
     const auto found = candidates(shape, tokens, measured ? kCandidates : 1);
     if (found.empty()) {
       return unsupported("cuBLASLt has no algorithm for {} x {} x {} ({} to {})", tokens, shape.n,

@@ -297,16 +297,16 @@ cudaError_t launch_decode_kernel(const DecodeParams& params, cudaStream_t stream
 }
 
 // The measured choice for a padded head size: warps of a block and depth of the ring, which holds
-// 150 to 200 KB; nearly all of it is in flight.
+// 130 to 200 KB; nearly all of it is in flight.
 struct RingShape {
   int warps, stages;
 };
-constexpr RingShape ring_shape(int dim, bool wide) {
+constexpr RingShape ring_shape(int dim, bool wide, bool bulk) {
   switch (dim) {
     case 64: return {8, 6};
     case 80:
     case 96: return {8, wide ? 6 : 4};
-    case 128: return {8, wide ? 5 : 3};
+    case 128: return {8, wide ? 5 : bulk ? 2 : 3};
     case 192: return {4, wide ? 6 : 4};
     default: return {4, wide ? 5 : 3};
   }
@@ -317,13 +317,14 @@ cudaError_t launch_chosen(const DecodeVariant& variant,
                           const DecodeParams& params,
                           cudaStream_t stream) {
   constexpr bool kWide = kRows > 16;
-  constexpr RingShape kRing = ring_shape(kDim, kWide);
   if constexpr (kDim % 64 == 0 && !kWide) {
     if (variant.bulk) {
+      constexpr RingShape kRing = ring_shape(kDim, kWide, true);
       return launch_decode_kernel<
           DecodeTraits<T, kDim, kRows, kRing.warps, kRing.stages, true>>(params, stream);
     }
   }
+  constexpr RingShape kRing = ring_shape(kDim, kWide, false);
   return launch_decode_kernel<DecodeTraits<T, kDim, kRows, kRing.warps, kRing.stages, false>>(
       params, stream);
 }
