@@ -7,6 +7,8 @@
 # results in --out (bench/results/h200-data) and the page is written anew after each, so that a run that was cut
 # short, or split over several calls, loses nothing.
 #
+# A file notes.md in --out goes to the top of the page.
+#
 #   TENON        the program (build/tenon), or bin/tenon of an installed folder
 #   GPU_TESTS    folder with the gpu_* test programs (build/tests); GPU_TESTS_LIB: their libraries
 #   SMOLLM2      the GGUF file of SmolLM2-135M-Instruct; without it its rows are missing
@@ -25,7 +27,7 @@ while [ $# -gt 0 ]; do
     --only) parts=$2; shift ;;
     --seconds) limit=$2; shift ;;
     --out) out=$2; shift ;;
-    *) sed -n '2,15p' "$0"; exit 2 ;;
+    *) sed -n '2,17p' "$0"; exit 2 ;;
   esac
   shift
 done
