@@ -37,10 +37,10 @@ fast: setup-tests
 
 check:
 	@python3 tools/check_includes.py
-	@git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
+	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
 
 format:
-	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean:
 	@rm -rf build build-*

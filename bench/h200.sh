@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
     --only) parts=$2; shift ;;
     --seconds) limit=$2; shift ;;
     --out) out=$2; shift ;;
-    *) sed -n '2,17p' "$0"; exit 2 ;;
+    *) sed -n '2,15p' "$0"; exit 2 ;;
   esac
   shift
 done

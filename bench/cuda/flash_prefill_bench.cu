@@ -26,20 +26,22 @@
 namespace tenon::flash {
 namespace {
 
-#define CHECK_CUDA(call)                                                                        \
-  do {                                                                                          \
-    const cudaError_t status = (call);                                                          \
-    if (status != cudaSuccess) {                                                                \
-      std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status));     \
-      std::exit(1);                                                                             \
-    }                                                                                           \
+#define CHECK_CUDA(call)                                                                    \
+  do {                                                                                      \
+    const cudaError_t status = (call);                                                      \
+    if (status != cudaSuccess) {                                                            \
+      std::printf("%s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
+      std::exit(1);                                                                         \
+    }                                                                                       \
   } while (false)
 
 template <class T>
 struct DeviceArray {
   T* data = nullptr;
   size_t size = 0;
-  explicit DeviceArray(size_t n) : size(n) { CHECK_CUDA(cudaMalloc(&data, std::max<size_t>(n, 1) * sizeof(T))); }
+  explicit DeviceArray(size_t n) : size(n) {
+    CHECK_CUDA(cudaMalloc(&data, std::max<size_t>(n, 1) * sizeof(T)));
+  }
   explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) {
     CHECK_CUDA(cudaMemcpy(data, host.data(), size * sizeof(T), cudaMemcpyHostToDevice));
   }
@@ -68,15 +70,18 @@ float to_float_host(uint16_t bits, bool bf16) {
 
 // About normal: the sum of four uniform numbers, times `scale`.
 __global__ void fill_random(uint16_t* data, size_t n, uint64_t seed, float scale, bool bf16) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n;
+       i += size_t{gridDim.x} * blockDim.x) {
     uint64_t x = seed + i * 0x9E3779B97F4A7C15ULL;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
     x ^= x >> 31;
     float sum = 0;
-    for (int k = 0; k < 4; ++k) sum += static_cast<float>((x >> (16 * k)) & 0xFFFF) / 65536.0F - 0.5F;
+    for (int k = 0; k < 4; ++k)
+      sum += static_cast<float>((x >> (16 * k)) & 0xFFFF) / 65536.0F - 0.5F;
     sum *= 1.732F * scale;
-    data[i] = bf16 ? __bfloat16_as_ushort(__float2bfloat16(sum)) : __half_as_ushort(__float2half(sum));
+    data[i] =
+        bf16 ? __bfloat16_as_ushort(__float2bfloat16(sum)) : __half_as_ushort(__float2half(sum));
   }
 }
 
@@ -89,6 +94,11 @@ struct Case {
   bool lse = true;
   float scale_q = 1.0F;
 };
+
+// Element i of a cell's K, then V, as KvView::element() has it.
+__device__ int64_t content(const PrefillPages& pages, int token, int64_t i) {
+  return pages.swizzled ? i ^ token % 8 * 8 : i;
+}
 
 // Copies a row's activations k, v into its pages; cells that no key takes keep the poison.
 struct PageFill {
@@ -122,21 +132,24 @@ __global__ void reference_kernel(ReferenceParams p) {
   const int kv_len = row[2];
   const int visible = p.causal ? max(0, kv_len - row[1] + t + 1) * (kv_len > 0) : kv_len;
   const int kv_head = head / (p.q_heads / p.kv_heads);
-  auto locate = [&](int key, bool is_v) -> const uint16_t* {
+  auto load = [&](int key, bool is_v, int d) {
     if (row[4] != 0) {
-      return (is_v ? p.v_rows : p.k_rows) + (row[3] + key) * p.kv_stride + kv_head * p.dim;
+      const uint16_t* rows = is_v ? p.v_rows : p.k_rows;
+      return to_float(rows[(row[3] + key) * p.kv_stride + kv_head * p.dim + d], p.bf16);
     }
     const int64_t page = p.page_indices[row[3] + key / p.page_size];
-    return p.pool + page * p.pages.page_stride + kv_head * p.pages.head_stride +
-           (key % p.page_size) * p.pages.token_stride + (is_v ? p.pages.v_offset : 0);
+    const int token = key % p.page_size;
+    const int64_t cell =
+        page * p.pages.page_stride + kv_head * p.pages.head_stride + token * p.pages.token_stride;
+    return to_float(p.pool[cell + content(p.pages, token, (is_v ? p.pages.v_offset : 0) + d)],
+                    p.bf16);
   };
   const uint16_t* q = p.q + token * p.q_stride + head * p.dim;
   double best = -INFINITY;
   for (int key = threadIdx.x; key < visible; key += blockDim.x) {
-    const uint16_t* k = locate(key, false);
     double sum = 0;
     for (int d = 0; d < p.dim; ++d) {
-      sum += static_cast<double>(to_float(q[d], p.bf16)) * to_float(k[d], p.bf16);
+      sum += static_cast<double>(to_float(q[d], p.bf16)) * load(key, false, d);
     }
     scores[key] = static_cast<float>(sum * p.scale);
     best = fmax(best, static_cast<double>(scores[key]));
@@ -155,24 +168,28 @@ __global__ void reference_kernel(ReferenceParams p) {
   for (int d = threadIdx.x; d < p.dim; d += blockDim.x) {
     double value = 0;
     for (int key = 0; key < visible; ++key) {
-      value += exp(scores[key] - best) * to_float(locate(key, true)[d], p.bf16);
+      value += exp(scores[key] - best) * load(key, true, d);
     }
     p.out[at * p.dim + d] = visible > 0 ? static_cast<float>(value / sum) : 0.0F;
   }
   if (threadIdx.x == 0) p.lse[at] = visible > 0 ? static_cast<float>(best + log(sum)) : -INFINITY;
 }
 
-__global__ void fill_pages(PageFill p, const int32_t* page_indices, int page_begin, int token_begin, int kv_len) {
+__global__ void fill_pages(
+    PageFill p, const int32_t* page_indices, int page_begin, int token_begin, int kv_len) {
   const int64_t n = static_cast<int64_t>(kv_len) * p.kv_heads * p.dim;
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n;
+       i += int64_t{gridDim.x} * blockDim.x) {
     const int d = static_cast<int>(i % p.dim);
     const int head = static_cast<int>(i / p.dim % p.kv_heads);
     const int key = static_cast<int>(i / p.dim / p.kv_heads);
     const int64_t page = page_indices[page_begin + key / p.page_size];
-    const int64_t to = page * p.pages.page_stride + head * p.pages.head_stride + key % p.page_size * p.pages.token_stride + d;
+    const int token = key % p.page_size;
+    uint16_t* cell = p.pool + page * p.pages.page_stride + head * p.pages.head_stride +
+                     token * p.pages.token_stride;
     const int64_t from = (token_begin + key) * p.stride + head * p.dim + d;
-    p.pool[to] = p.k[from];
-    p.pool[to + p.pages.v_offset] = p.v[from];
+    cell[content(p.pages, token, d)] = p.k[from];
+    cell[content(p.pages, token, p.pages.v_offset + d)] = p.v[from];
   }
 }
 
@@ -266,13 +283,22 @@ struct Setup {
     params.pages.head_stride = c.nhd ? cell : c.page_size * cell;
     params.pages.token_stride = c.nhd ? c.kv_heads * cell : cell;
     params.pages.v_offset = c.dim;
+    // As the engine has it where it can.
+    params.pages.swizzled = !c.nhd && c.dim % 64 == 0 && c.page_size % 16 == 0;
     indices = keep<int32_t>(pages);
-    PageFill fill{static_cast<const uint16_t*>(params.k), static_cast<const uint16_t*>(params.v), pool->data,
-                  params.pages, c.page_size, c.kv_heads, c.dim, row_stride};
+    PageFill fill{static_cast<const uint16_t*>(params.k),
+                  static_cast<const uint16_t*>(params.v),
+                  pool->data,
+                  params.pages,
+                  c.page_size,
+                  c.kv_heads,
+                  c.dim,
+                  row_stride};
     next_key = 0;
     for (const PrefillRow& row : rows) {
       if (!row.ragged && row.kv_len > 0) {
-        fill_pages<<<1024, 256>>>(fill, indices->data, row.kv_begin, static_cast<int>(next_key), row.kv_len);
+        fill_pages<<<1024, 256>>>(fill, indices->data, row.kv_begin, static_cast<int>(next_key),
+                                  row.kv_len);
       }
       next_key += row.kv_len;
     }
@@ -301,7 +327,6 @@ struct Setup {
   }
 };
 
-
 // Relative error of the sampled outputs; false and a line when it is too large.
 bool check(const Case& c, const Variant& variant, bool print_always) {
   if (variant.wide && c.source != 0) return true;
@@ -325,7 +350,8 @@ bool check(const Case& c, const Variant& variant, bool print_always) {
   int max_kv = 1;
   for (size_t i = 0; i < setup.rows.size(); ++i) {
     const PrefillRow& row = setup.rows[i];
-    for (int value : {row.q_begin, row.q_len, row.kv_len, row.kv_begin, row.ragged ? 1 : 0}) flat_rows.push_back(value);
+    for (int value : {row.q_begin, row.q_len, row.kv_len, row.kv_begin, row.ragged ? 1 : 0})
+      flat_rows.push_back(value);
     max_kv = std::max(max_kv, row.kv_len);
     for (int t = 0; t < row.q_len; ++t) {
       const bool edge = t < 2 || t + 2 >= row.q_len || t % 128 == 127 || t % 128 == 0;
@@ -336,14 +362,32 @@ bool check(const Case& c, const Variant& variant, bool print_always) {
     }
   }
   DeviceArray<int32_t> d_token(sample_token), d_row(sample_row), d_rows(flat_rows);
-  DeviceArray<float> ref_out(sample_token.size() * c.q_heads * c.dim), ref_lse(sample_token.size() * c.q_heads);
-  ReferenceParams ref{setup.q->data, static_cast<const uint16_t*>(setup.params.k),
-                      static_cast<const uint16_t*>(setup.params.v), setup.pool->data, setup.indices->data,
-                      d_token.data, d_row.data, d_rows.data, setup.params.pages, c.q_heads, c.kv_heads, c.dim,
-                      c.page_size, setup.params.q_stride, setup.params.k_stride, c.bf16, c.causal,
-                      setup.params.scale, ref_out.data, ref_lse.data};
-  CHECK_CUDA(cudaFuncSetAttribute(reference_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
-  reference_kernel<<<dim3(static_cast<unsigned>(sample_token.size()), c.q_heads), 128, max_kv * 4>>>(ref);
+  DeviceArray<float> ref_out(sample_token.size() * c.q_heads * c.dim),
+      ref_lse(sample_token.size() * c.q_heads);
+  ReferenceParams ref{setup.q->data,
+                      static_cast<const uint16_t*>(setup.params.k),
+                      static_cast<const uint16_t*>(setup.params.v),
+                      setup.pool->data,
+                      setup.indices->data,
+                      d_token.data,
+                      d_row.data,
+                      d_rows.data,
+                      setup.params.pages,
+                      c.q_heads,
+                      c.kv_heads,
+                      c.dim,
+                      c.page_size,
+                      setup.params.q_stride,
+                      setup.params.k_stride,
+                      c.bf16,
+                      c.causal,
+                      setup.params.scale,
+                      ref_out.data,
+                      ref_lse.data};
+  CHECK_CUDA(cudaFuncSetAttribute(reference_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  200 * 1024));
+  reference_kernel<<<dim3(static_cast<unsigned>(sample_token.size()), c.q_heads), 128,
+                     max_kv * 4>>>(ref);
   CHECK_CUDA(cudaGetLastError());
   CHECK_CUDA(cudaDeviceSynchronize());
   const std::vector<float> want = ref_out.host(), want_lse = ref_lse.host();
@@ -354,7 +398,8 @@ bool check(const Case& c, const Variant& variant, bool print_always) {
     for (int h = 0; h < c.q_heads; ++h) {
       double row_diff = 0, row_norm = 0;
       for (int d = 0; d < c.dim; ++d) {
-        const double a = to_float_host(got[(static_cast<size_t>(sample_token[i]) * c.q_heads + h) * c.dim + d], c.bf16);
+        const double a = to_float_host(
+            got[(static_cast<size_t>(sample_token[i]) * c.q_heads + h) * c.dim + d], c.bf16);
         const double b = want[(i * c.q_heads + h) * c.dim + d];
         row_diff += (a - b) * (a - b);
         row_norm += b * b;
@@ -366,19 +411,25 @@ bool check(const Case& c, const Variant& variant, bool print_always) {
       if (!(relative <= worst) && where.size() < 100) {
         worst = relative;
         where = "row " + std::to_string(sample_row[i]) + " token " +
-                std::to_string(sample_token[i] - setup.rows[sample_row[i]].q_begin) + " head " + std::to_string(h);
+                std::to_string(sample_token[i] - setup.rows[sample_row[i]].q_begin) + " head " +
+                std::to_string(h);
       }
       if (c.lse) {
-        const float a = got_lse[static_cast<size_t>(sample_token[i]) * c.q_heads + h], b = want_lse[i * c.q_heads + h];
-        if (a != b) lse_diff = std::isfinite(a) ? std::max(lse_diff, std::fabs(static_cast<double>(a) - b)) : INFINITY;
+        const float a = got_lse[static_cast<size_t>(sample_token[i]) * c.q_heads + h],
+                    b = want_lse[i * c.q_heads + h];
+        if (a != b)
+          lse_diff = std::isfinite(a) ? std::max(lse_diff, std::fabs(static_cast<double>(a) - b))
+                                      : INFINITY;
       }
     }
   }
   const double relative = norm > 0 ? std::sqrt(diff / norm) : std::sqrt(diff);
-  const bool ok = relative <= (c.bf16 ? 6e-3 : 1e-3) && (!c.lse || lse_diff <= 2e-3) && same && bad_rows == 0;
+  const bool ok =
+      relative <= (c.bf16 ? 6e-3 : 1e-3) && (!c.lse || lse_diff <= 2e-3) && same && bad_rows == 0;
   if (!ok || print_always) {
-    std::printf("%-4s %-10s %-26s rel %.2e lse %.1e worst row %.1e at %s (%d of %zu bad)%s\n", ok ? "ok" : "BAD", variant.name,
-                c.name.c_str(), relative, lse_diff, worst, where.c_str(), bad_rows, sample_token.size() * c.q_heads,
+    std::printf("%-4s %-10s %-26s rel %.2e lse %.1e worst row %.1e at %s (%d of %zu bad)%s\n",
+                ok ? "ok" : "BAD", variant.name, c.name.c_str(), relative, lse_diff, worst,
+                where.c_str(), bad_rows, sample_token.size() * c.q_heads,
                 same ? "" : " DIFFERS BETWEEN LAUNCHES");
     std::fflush(stdout);
   }
@@ -388,10 +439,13 @@ bool check(const Case& c, const Variant& variant, bool print_always) {
 std::vector<Case> check_cases(bool all) {
   std::vector<Case> cases;
   auto add = [&](std::string name, int hq, int hkv, int d, int page, bool bf16, bool nhd,
-                 std::vector<std::pair<int, int>> rows, int source, bool causal = true, bool lse = true, float scale_q = 1) {
-    cases.push_back({std::move(name), hq, hkv, d, page, bf16, nhd, causal, std::move(rows), source, lse, scale_q});
+                 std::vector<std::pair<int, int>> rows, int source, bool causal = true,
+                 bool lse = true, float scale_q = 1) {
+    cases.push_back({std::move(name), hq, hkv, d, page, bf16, nhd, causal, std::move(rows), source,
+                     lse, scale_q});
   };
-  const std::vector<std::pair<int, int>> mixed = {{300, 300}, {1, 1}, {17, 500}, {128, 128}, {5, 2000}, {257, 1025}, {33, 0}};
+  const std::vector<std::pair<int, int>> mixed = {{300, 300}, {1, 1},      {17, 500}, {128, 128},
+                                                  {5, 2000},  {257, 1025}, {33, 0}};
   if (!all) {
     add("one block ragged", 1, 1, 128, 16, true, true, {{128, 128}}, 1, false);
     add("one block paged", 1, 1, 128, 16, true, true, {{128, 128}}, 0, false);
@@ -405,7 +459,8 @@ std::vector<Case> check_cases(bool all) {
   }
   for (int d : {64, 80, 96, 128, 192, 256, 72, 160}) {
     for (int source : {0, 1, 2}) {
-      add("d" + std::to_string(d) + " mixed src " + std::to_string(source), 8, 2, d, 16, true, true, mixed, source);
+      add("d" + std::to_string(d) + " mixed src " + std::to_string(source), 8, 2, d, 16, true, true,
+          mixed, source);
     }
     add("d" + std::to_string(d) + " f16", 8, 2, d, 16, false, false, mixed, 2);
     add("d" + std::to_string(d) + " page 1", 8, 2, d, 1, true, true, mixed, 2);
@@ -427,7 +482,6 @@ std::vector<Case> check_cases(bool all) {
   add("long 16k", 8, 2, 128, 16, true, true, {{16384, 16384}}, 0);
   return cases;
 }
-
 
 // Median seconds of each variant; they take turns, so that a warmer chip hits all of them.
 std::vector<double> time_launches(Setup& setup, const std::vector<Variant>& variants, int repeats) {
@@ -462,7 +516,8 @@ std::vector<double> time_launches(Setup& setup, const std::vector<Variant>& vari
 // ---- probe: S = Q K^T and O = S V of one tile, operands written by hand ----
 
 template <int N, int D>
-__global__ void probe_kernel(const uint16_t* q, const uint16_t* k, const uint16_t* v, float* s_out, float* o_out) {
+__global__ void probe_kernel(
+    const uint16_t* q, const uint16_t* k, const uint16_t* v, float* s_out, float* o_out) {
   extern __shared__ uint8_t raw[];
   const uint32_t base = (ptx::shared_address(raw) + 1023) & ~1023U;
   uint8_t* bytes = raw + (base - ptx::shared_address(raw));
@@ -470,7 +525,8 @@ __global__ void probe_kernel(const uint16_t* q, const uint16_t* k, const uint16_
   auto put = [&](int at, int rows, const uint16_t* from) {
     for (int i = threadIdx.x; i < rows * D; i += 128) {
       const int row = i / D, d = i % D;
-      const int offset = at + (d / 64) * rows * 128 + row * 128 + ((((d % 64) / 8) ^ (row & 7)) << 4) + (d % 8) * 2;
+      const int offset = at + (d / 64) * rows * 128 + row * 128 +
+                         ((((d % 64) / 8) ^ (row & 7)) << 4) + (d % 8) * 2;
       *reinterpret_cast<uint16_t*>(bytes + offset) = from[i];
     }
   };
@@ -484,8 +540,10 @@ __global__ void probe_kernel(const uint16_t* q, const uint16_t* k, const uint16_
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     ptx::Wgmma<N, true>::ss(
-        s, ptx::k_major_operand(base + q_at, 1024) + (((step / 4) * 64 * 128 + (step % 4) * 32) >> 4),
-        ptx::k_major_operand(base + k_at, 1024) + (((step / 4) * N * 128 + (step % 4) * 32) >> 4), step != 0);
+        s,
+        ptx::k_major_operand(base + q_at, 1024) + (((step / 4) * 64 * 128 + (step % 4) * 32) >> 4),
+        ptx::k_major_operand(base + k_at, 1024) + (((step / 4) * N * 128 + (step % 4) * 32) >> 4),
+        step != 0);
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
@@ -500,8 +558,9 @@ __global__ void probe_kernel(const uint16_t* q, const uint16_t* k, const uint16_
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < N / 16; ++step) {
-    ptx::Wgmma<D, true>::rs(o, &p[4 * step],
-                            ptx::mn_major_operand(base + v_at, 1024, N * 128) + ((step * 2048) >> 4), true);
+    ptx::Wgmma<D, true>::rs(
+        o, &p[4 * step], ptx::mn_major_operand(base + v_at, 1024, N * 128) + ((step * 2048) >> 4),
+        true);
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
@@ -528,7 +587,8 @@ void probe() {
   fill_random<<<64, 256>>>(k.data, k.size, 2, 1, true);
   fill_random<<<64, 256>>>(v.data, v.size, 3, 1, true);
   DeviceArray<float> s(64 * N), o(64 * D);
-  CHECK_CUDA(cudaFuncSetAttribute(probe_kernel<N, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, 220 * 1024));
+  CHECK_CUDA(cudaFuncSetAttribute(probe_kernel<N, D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  220 * 1024));
   probe_kernel<N, D><<<1, 128, 220 * 1024>>>(q.data, k.data, v.data, s.data, o.data);
   CHECK_CUDA(cudaDeviceSynchronize());
   const auto hq = q.host(), hk = k.host(), hv = v.host();
@@ -538,11 +598,13 @@ void probe() {
   for (int r = 0; r < 64; ++r) {
     for (int c = 0; c < N; ++c) {
       double want = 0;
-      for (int d = 0; d < D; ++d) want += double(to_float_host(hq[r * D + d], true)) * to_float_host(hk[c * D + d], true);
+      for (int d = 0; d < D; ++d)
+        want += double(to_float_host(hq[r * D + d], true)) * to_float_host(hk[c * D + d], true);
       const double e = hs[r * N + c] - want;
       s_diff += e * e;
       s_norm += want * want;
-      if (!(std::fabs(e) < 1e-2) && bad_s.size() < 200) bad_s += " (" + std::to_string(r) + "," + std::to_string(c) + ")";
+      if (!(std::fabs(e) < 1e-2) && bad_s.size() < 200)
+        bad_s += " (" + std::to_string(r) + "," + std::to_string(c) + ")";
     }
     for (int d = 0; d < D; ++d) {
       double want = 0;
@@ -553,11 +615,12 @@ void probe() {
       const double e = ho[r * D + d] - want;
       o_diff += e * e;
       o_norm += want * want;
-      if (!(std::fabs(e) < 1e-1) && bad_o.size() < 200) bad_o += " (" + std::to_string(r) + "," + std::to_string(d) + ")";
+      if (!(std::fabs(e) < 1e-1) && bad_o.size() < 200)
+        bad_o += " (" + std::to_string(r) + "," + std::to_string(d) + ")";
     }
   }
-  std::printf("probe N %d D %d: scores rel %.1e%s outputs rel %.1e%s\n", N, D, std::sqrt(s_diff / s_norm), bad_s.c_str(),
-              std::sqrt(o_diff / o_norm), bad_o.c_str());
+  std::printf("probe N %d D %d: scores rel %.1e%s outputs rel %.1e%s\n", N, D,
+              std::sqrt(s_diff / s_norm), bad_s.c_str(), std::sqrt(o_diff / o_norm), bad_o.c_str());
   std::fflush(stdout);
 }
 
@@ -623,11 +686,20 @@ int run(bool do_check, bool do_time, bool do_probe) {
       const std::vector<Variant>* variants;
       int sources = 3;  // bit 0: pages NHD, 1: ragged, 2: pages HND
     };
-    const auto rows = [](int n, int q, int k) { return std::vector<std::pair<int, int>>(n, {q, k}); };
+    const auto rows = [](int n, int q, int k) {
+      return std::vector<std::pair<int, int>>(n, {q, k});
+    };
     const std::vector<Timed> timed = {
         {"1x2048", 32, 8, 128, rows(1, 2048, 2048), 20, &d128, 7},
         {"8x8192", 32, 8, 128, rows(8, 8192, 8192), 2, &d128, 7},
-        {"2x1024+2x3072", 32, 8, 128, {{1024, 1024}, {1024, 1024}, {3072, 3072}, {3072, 3072}}, 10, &d128, 1},
+        {"2x1024+2x3072",
+         32,
+         8,
+         128,
+         {{1024, 1024}, {1024, 1024}, {3072, 3072}, {3072, 3072}},
+         10,
+         &d128,
+         1},
         {"16x1024", 32, 8, 128, rows(16, 1024, 1024), 10, &d128},
         {"32x512", 32, 8, 128, rows(32, 512, 512), 10, &d128},
         {"1x16384", 32, 8, 128, rows(1, 16384, 16384), 3, &d128},
@@ -644,8 +716,8 @@ int run(bool do_check, bool do_time, bool do_probe) {
       for (int source : {0, 1, 2}) {
         if ((t.sources >> source & 1) == 0) continue;
         if (source == 1 && t.rows[0].first != t.rows[0].second) continue;
-        const Case c{t.name, t.q_heads, t.kv_heads, t.dim, 16, true, source == 0, true, t.rows,
-                     source == 1 ? 1 : 0, false};
+        const Case c{t.name, t.q_heads, t.kv_heads,          t.dim, 16, true, source == 0,
+                     true,   t.rows,    source == 1 ? 1 : 0, false};
         Setup setup(c, 99);
         std::printf("%-12s %-6s", t.name, source == 0 ? "nhd" : source == 1 ? "ragged" : "hnd");
         std::vector<Variant> variants = t.variants != nullptr ? *t.variants : standard;

@@ -50,7 +50,7 @@ struct LatencyOptions {
   std::vector<int32_t> prompt_lens = {512};
   std::vector<int32_t> output_lens = {128};
   int32_t repetitions = 5;
-  // Not empty: steady decode of so many requests, each with input_lens tokens of context, for the
+  // Not empty: steady decode of so many requests, each with a prompt of input_lens tokens, for the
   // first of output_lens.
   std::vector<int32_t> batch_sizes;
   std::vector<int32_t> input_lens = {1024};

@@ -1,7 +1,7 @@
 // How KV bytes are arranged: logical axes layer (L), block (B), head (H), token (N), content (C:
 // the head's K followed by its V), and a stride order over them. The engine resolves one layout
 // from what the chosen attention backends accept; pool and backends only ever see strided views
-// with 64-bit offsets.
+// with 64-bit offsets, of which one layout also permutes a cell's content (KvView::element()).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tenon {
 
-// Outermost axis first. C is always innermost and dense.
+// Outermost axis first. C is always innermost; dense, or permuted within each 128 bytes.
 enum class KvLayout : uint8_t {
   kLBHNC,  // per layer: blocks of [head, token, K|V]; a head's tokens are contiguous ("HND")
   kLBNHC,  // per layer: blocks of [token, head, K|V] ("NHD")

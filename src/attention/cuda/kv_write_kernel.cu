@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(kThreads)
     Cell* const cell = is_k && slot >= 0 ? cells + head * args.head_stride : nullptr;
     rotate_pairs<T, kWidth>(features, first, tables, [&](int feature, const Values& values) {
       *reinterpret_cast<Values*>(features + feature) = values;
-      if (cell != nullptr) store_scaled<T>(cell + (feature ^ swizzle), values, args.inverse_k_scale);
+      if (cell != nullptr)
+        store_scaled<T>(cell + (feature ^ swizzle), values, args.inverse_k_scale);
     });
     return;
   }

@@ -34,10 +34,11 @@ class LtMatmul {
   LtMatmul(const LtMatmul&) = delete;
   LtMatmul& operator=(const LtMatmul&) = delete;
 
-  // Chooses algorithms of `shape` for up to max_tokens tokens, by measuring the library's best
-  // guesses on `weights` (matrices of that shape) in turn, and loads their kernels. Does nothing
-  // for a shape that has been prepared for as many tokens. Errors: kUnsupported when the library
-  // has no algorithm, kResourceExhausted.
+  // Chooses algorithms of `shape` for up to max_tokens tokens and loads their kernels: where it
+  // pays (some tokens, large matrices) by measuring the library's best guesses on `weights`
+  // (matrices of that shape) in turn, else its first guess. Does nothing for a shape that has been
+  // prepared for as many tokens. Errors: kUnsupported when the library has no algorithm,
+  // kResourceExhausted.
   Status prepare(const LtShape& shape, std::span<const void* const> weights, int64_t max_tokens);
 
   // Enqueues the product. Requires: a prepared shape and number of tokens; rows aligned to 16 bytes

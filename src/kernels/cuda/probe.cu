@@ -9,8 +9,8 @@ constexpr int kThreads = 512;
 constexpr int kLoads = 8;  // of 16 bytes, in flight a thread
 static_assert(kThreads * kLoads * sizeof(uint4) == kReadChunk);
 
-__global__ void __launch_bounds__(kThreads) read_kernel(const uint4* data, size_t chunks,
-                                                        unsigned* sink) {
+__global__ void __launch_bounds__(kThreads)
+    read_kernel(const uint4* data, size_t chunks, unsigned* sink) {
   unsigned sum = 0;
   for (size_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
     const uint4* at = data + chunk * kThreads * kLoads + threadIdx.x;

@@ -209,7 +209,7 @@ TEST_P(FlashDecode, MatchesDoublePrecision) {
   const DecodeVariant variant{c.head_dim, c.dtype == DType::kBF16, c.tile_rows};
   ASSERT_TRUE(decode_supports(variant));
 
-  const DecodePlanShape shape{c.blocks > 0 ? c.blocks : decode_blocks(variant, device->num_sms()),
+  const DecodePlanShape shape{c.blocks > 0 ? c.blocks : device->num_sms(),
                               c.kv_heads,
                               c.group,
                               c.tile_rows,
@@ -349,6 +349,33 @@ TEST(FlashDecodeVariants, BulkCopies) {
   params.page_size = FastDivisor(16);
   params.token_stride = 8 * 256;
   EXPECT_FALSE(decode_can_copy_bulk(variant, params)) << "as the next cell is of another head";
+}
+
+TEST(FlashDecodeVariants, FastDivisorIsExact) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 200'000; ++i) {
+    const auto d = static_cast<int32_t>(1 + random() % (i % 2 == 0 ? 100U : 0x7FFFFFFFU));
+    const auto n = static_cast<int32_t>(random() & 0x7FFFFFFFU);
+    const FastDivisor divisor(d);
+    for (const int32_t value : {n, n / d * d, std::max(n / d * d - 1, 0), 0x7FFFFFFF}) {
+      ASSERT_EQ(
+          static_cast<int32_t>((static_cast<uint64_t>(value) * divisor.factor) >> divisor.shift),
+          value / d)
+          << value << " / " << d;
+    }
+  }
+}
+
+// What would read wrong cells is not launched.
+TEST(FlashDecodeVariants, WhatCannotBeIsRefused) {
+  DecodeParams params;
+  params.page_size = FastDivisor(16);
+  params.token_stride = 256;
+  EXPECT_EQ(launch_decode({128, true, 8, true}, params, nullptr), cudaErrorInvalidValue);
+  params.swizzle = 7;
+  EXPECT_EQ(launch_decode({96, true, 8}, params, nullptr), cudaErrorInvalidValue);
+  params.page_size = FastDivisor(4);
+  EXPECT_EQ(launch_decode({128, true, 8}, params, nullptr), cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -92,6 +92,18 @@ TEST(FlashPrefillPlan, Supports) {
   EXPECT_FALSE(prefill_supports(shape_of(32, 7, 128)));
 }
 
+// What would read wrong cells is not launched.
+TEST(FlashPrefillPlan, SwizzledPagesOfOddSizesAreRefused) {
+  PrefillParams params;
+  params.shape = shape_of(32, 8, 128);
+  params.plan.num_tiles = 1;
+  params.pages.swizzled = true;
+  params.shape.page_size = 4;
+  EXPECT_EQ(launch_prefill(params, nullptr), cudaErrorInvalidValue);
+  params.shape = shape_of(32, 8, 96);
+  EXPECT_EQ(launch_prefill(params, nullptr), cudaErrorInvalidValue);
+}
+
 // ---- results ----
 
 enum class Source { kPages, kActivations, kBoth };
@@ -106,6 +118,7 @@ struct Case {
   Source source = Source::kBoth;
   bool causal = true;
   bool heads_first = false;  // pages as [head, token] instead of [token, head]
+  bool swizzled = false;
   bool lse = true;
   int32_t max_blocks = 0;
   // query length, keys
@@ -135,6 +148,22 @@ std::vector<Case> cases() {
                    .page_size = page,
                    .source = Source::kPages,
                    .heads_first = true});
+  }
+  for (int32_t dim : {64, 128, 192, 256}) {
+    for (int32_t page : {8, 24, 32, 128}) {
+      for (Source source : {Source::kPages, Source::kBoth}) {
+        for (bool heads_first : {false, true}) {
+          all.push_back({.name = "SwizzledDim" + std::to_string(dim) + "Page" +
+                                 std::to_string(page) + (heads_first ? "HeadsFirst" : "") +
+                                 (source == Source::kBoth ? "Both" : ""),
+                         .head_dim = dim,
+                         .page_size = page,
+                         .source = source,
+                         .heads_first = heads_first,
+                         .swizzled = true});
+        }
+      }
+    }
   }
   for (int32_t group : {1, 3, 7, 8, 32, 64, 128}) {
     all.push_back({.name = "Group" + std::to_string(group), .q_heads = 2 * group});
@@ -264,6 +293,7 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
   params.pages.head_stride = c.heads_first ? c.page_size * cell : cell;
   params.pages.token_stride = c.heads_first ? cell : c.kv_heads * cell;
   params.pages.v_offset = c.head_dim;
+  params.pages.swizzled = c.swizzled;
   std::vector<float> pool(static_cast<size_t>(cells * cell),
                           std::numeric_limits<float>::quiet_NaN());
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -281,9 +311,13 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
         const int64_t at = page_indices.back() * params.pages.page_stride +
                            h * params.pages.head_stride +
                            k % c.page_size * params.pages.token_stride;
-        std::copy_n(problem.at(first_key + k, c.q_heads + h), c.head_dim, pool.begin() + at);
-        std::copy_n(problem.at(first_key + k, c.q_heads + c.kv_heads + h), c.head_dim,
-                    pool.begin() + at + params.pages.v_offset);
+        const int64_t swizzle = c.swizzled ? k % c.page_size % 8 * 8 : 0;
+        const float* key = problem.at(first_key + k, c.q_heads + h);
+        const float* value = problem.at(first_key + k, c.q_heads + c.kv_heads + h);
+        for (int64_t d = 0; d < c.head_dim; ++d) {
+          pool[static_cast<size_t>(at + (d ^ swizzle))] = key[d];
+          pool[static_cast<size_t>(at + ((c.head_dim + d) ^ swizzle))] = value[d];
+        }
       }
     }
   }

@@ -151,13 +151,36 @@ TEST(KvPool, RefusesWhatCannotBe) {
       StatusCode::kResourceExhausted);
   spec.dtype = DType::kQ8_0;
   EXPECT_EQ(KvPool::create(spec, KvLayout::kLBHNC, 1).status().code(), StatusCode::kUnsupported);
-  // A cell of 8 numbers has no 128 bytes to permute.
-  EXPECT_EQ(KvPool::create(small_spec(), KvLayout::kLBHNCSwizzled, 1).status().code(),
-            StatusCode::kUnsupported);
   spec = small_spec();
   spec.head_dim_v = 0;
   EXPECT_EQ(KvPool::create(spec, KvLayout::kLBHNC, 1).status().code(),
             StatusCode::kInvalidArgument);
+}
+
+TEST(KvPool, SwizzledCellsHaveWholeLinesOf16BitNumbers) {
+  KvCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = 1;
+  spec.head_dim_k = 64;
+  spec.head_dim_v = 128;
+  spec.block_size = 8;
+  spec.dtype = DType::kBF16;
+  const auto code = [](const KvCacheSpec& of) {
+    return KvPool::create(of, KvLayout::kLBHNCSwizzled, 1).status().code();
+  };
+  EXPECT_EQ(code(spec), StatusCode::kOk);
+  KvCacheSpec odd = spec;
+  odd.dtype = DType::kF32;
+  EXPECT_EQ(code(odd), StatusCode::kUnsupported);
+  odd = spec;
+  odd.head_dim_k = 96;
+  EXPECT_EQ(code(odd), StatusCode::kUnsupported);
+  odd = spec;
+  odd.head_dim_v = 32;
+  EXPECT_EQ(code(odd), StatusCode::kUnsupported);
+  odd = spec;
+  odd.block_size = 12;
+  EXPECT_EQ(code(odd), StatusCode::kUnsupported);
 }
 
 }  // namespace

@@ -32,14 +32,14 @@ bool decode_can_copy_bulk(const DecodeVariant& variant, const DecodeParams& para
          params.token_stride == 2 * variant.head_dim;
 }
 
-int32_t decode_blocks(const DecodeVariant& variant, int32_t multiprocessors) {
-  return multiprocessors;
-}
-
 cudaError_t launch_decode(const DecodeVariant& variant,
                           const DecodeParams& params,
                           cudaStream_t stream) {
   if (!decode_supports(variant)) return cudaErrorInvalidValue;
+  if (variant.bulk && !decode_can_copy_bulk(variant, params)) return cudaErrorInvalidValue;
+  if (params.swizzle != 0 && (variant.head_dim % 64 != 0 || params.page_size.divisor % 8 != 0)) {
+    return cudaErrorInvalidValue;
+  }
   switch (padded_dim(variant.head_dim)) {
     case 64: return launch_decode_dim<64>(variant, params, stream);
     case 80: return launch_decode_dim<80>(variant, params, stream);

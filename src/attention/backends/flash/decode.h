@@ -31,9 +31,6 @@ struct FastDivisor {
   }
 };
 
-// Keys of a bulk copy.
-inline constexpr int32_t kBulkKeys = 16;
-
 // Which instantiation of the kernel.
 struct DecodeVariant {
   int32_t head_dim = 0;   // of q, k and v; a multiple of 8, at most 256
@@ -47,9 +44,6 @@ struct DecodeVariant {
 };
 
 [[nodiscard]] bool decode_supports(const DecodeVariant& variant);
-
-// Blocks of the grid on a device of `multiprocessors`.
-[[nodiscard]] int32_t decode_blocks(const DecodeVariant& variant, int32_t multiprocessors);
 
 // Floats that the partial results of one stretch take: two pieces at most.
 [[nodiscard]] inline int64_t decode_partial_floats(const DecodeVariant& variant) {
@@ -66,7 +60,7 @@ struct DecodeParams {
   float* lse = nullptr;  // [T, num_q_heads], natural logarithm; null: not wanted
 
   // K of a token and head is followed by its V. `swizzle`: 0, or 7 if the cells are swizzled
-  // (KvLayout::kLBHNCSwizzled).
+  // (KvLayout::kLBHNCSwizzled): then head_dim is a multiple of 64, page_size one of 8.
   const void* kv = nullptr;
   int32_t swizzle = 0;
   int64_t page_stride = 0;

@@ -3,7 +3,7 @@
 namespace tenon::flash {
 
 template cudaError_t launch_decode_dim<192>(const DecodeVariant& variant,
-                                          const DecodeParams& params,
-                                          cudaStream_t stream);
+                                            const DecodeParams& params,
+                                            cudaStream_t stream);
 
 }  // namespace tenon::flash

@@ -251,7 +251,7 @@ __device__ __forceinline__ int run_stretch(const DecodeParams& params,
         __syncwarp();
         stream.copy_next(ring, stage);
       } else {
-        wait_copies<Traits::kStages - 2>();
+        ptx::copy_wait<Traits::kStages - 2>();
         // Orders the copies of all threads of the team before the reads, and the reads of the stage
         // that is filled next before its copies.
         synchronise_team<Traits::kTeamWarps>(team);
@@ -297,7 +297,7 @@ cudaError_t launch_decode_kernel(const DecodeParams& params, cudaStream_t stream
 }
 
 // The measured choice for a padded head size: warps of a block and depth of the ring, which holds
-// 130 to 200 KB; nearly all of it is in flight.
+// 100 to 210 KB; nearly all of it is in flight.
 struct RingShape {
   int warps, stages;
 };
@@ -320,8 +320,8 @@ cudaError_t launch_chosen(const DecodeVariant& variant,
   if constexpr (kDim % 64 == 0 && !kWide) {
     if (variant.bulk) {
       constexpr RingShape kRing = ring_shape(kDim, kWide, true);
-      return launch_decode_kernel<
-          DecodeTraits<T, kDim, kRows, kRing.warps, kRing.stages, true>>(params, stream);
+      return launch_decode_kernel<DecodeTraits<T, kDim, kRows, kRing.warps, kRing.stages, true>>(
+          params, stream);
     }
   }
   constexpr RingShape kRing = ring_shape(kDim, kWide, false);

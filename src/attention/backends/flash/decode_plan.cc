@@ -10,8 +10,9 @@ namespace {
 
 // Lengths are counted in chunks of keys; cuts fall between chunks.
 constexpr int32_t kChunkKeys = 16;
+static_assert(kChunkKeys % kBulkKeys == 0);  // a bulk copy stays in its page
 // What starting, merging and writing a unit costs, in chunks streamed by one block.
-constexpr int64_t kUnitCost = 10;
+constexpr int64_t kUnitCost = 6;
 // Blocks with less than this (about 400 us) get equal shares; else an eighth is kept back.
 constexpr int64_t kLeastToKeepBack = 1500;
 // A cut this close to the end of a unit moves there: the piece would cost more than it balances.

@@ -25,6 +25,9 @@ struct BatchView;
 
 namespace tenon::flash {
 
+// Keys of a bulk copy of the kernel, which begins at a multiple of them.
+inline constexpr int32_t kBulkKeys = 16;
+
 // One tile of packed query rows. Packed row r of a batch row is head r % group of the group, of its
 // query token r / group. Device format.
 struct alignas(32) DecodeTile {

@@ -28,8 +28,8 @@ struct DecodeTraits {
   static constexpr int kKeys = kTeamWarps == 1 ? 16 : 32;  // of a stage
   static constexpr int kChunks = 4 * kDim / 16;            // of 16 bytes: K and V of a token
   static constexpr int kCopies = kKeys * kChunks / (32 * kTeamWarps);  // of a thread and stage
-  // K and V of a token, as they lie in memory (KvLayout::kLBHNCSwizzled) or 16 bytes apart: either way
-  // eight rows of a matrix lie in different banks.
+  // K and V of a token, as they lie in memory (KvLayout::kLBHNCSwizzled) or 16 bytes apart: either
+  // way eight rows of a matrix lie in different banks.
   static constexpr int kRowBytes = kBulk ? 4 * kDim : 4 * kDim + 16;
   static constexpr int kStageBytes = kKeys * kRowBytes;
   static constexpr int kRingBytes = kTeams * kStages * kStageBytes;
@@ -46,7 +46,8 @@ struct DecodeTraits {
   // Of the partial results: kRows rows of output, then (maximum, sum) of each.
   static constexpr int kSlotFloats = kRows * (kDim + 2);
 
-  // Where in a stage the 16 bytes lie that are half `half` of 32-byte pair `pair` of a token's K | V.
+  // Where in a stage the 16 bytes lie that are half `half` of 32-byte pair `pair` of a token's K |
+  // V.
   __device__ static constexpr uint32_t cell(uint32_t token, uint32_t pair, uint32_t half) {
     const uint32_t swizzle = kBulk ? token % 8 * 16 : 0;
     return token * kRowBytes + pair / 4 * 128 + ((pair % 4 * 32 + half * 16) ^ swizzle);
@@ -143,8 +144,8 @@ class StageRing {
  public:
   // `shared` is the block's.
   __device__ StageRing(unsigned char* shared, int team)
-      : stages_(shared_address(shared) + team * Traits::kStages * Traits::kStageBytes),
-        barriers_(shared_address(shared) + Traits::kSharedBytes - Traits::kBarrierBytes +
+      : stages_(ptx::shared_address(shared) + team * Traits::kStages * Traits::kStageBytes),
+        barriers_(ptx::shared_address(shared) + Traits::kSharedBytes - Traits::kBarrierBytes +
                   team * Traits::kStages * 8) {}
   // Once a launch, by the team's threads, before any copy.
   __device__ void start() const {
@@ -158,7 +159,8 @@ class StageRing {
   }
   __device__ uint32_t stage(int index) const { return stages_ + index * Traits::kStageBytes; }
   __device__ uint32_t barrier(int index) const { return barriers_ + index * 8; }
-  // Until the bulk copies into the stage have arrived. Every stage that is filled is waited for once.
+  // Until the bulk copies into the stage have arrived. Every stage that is filled is waited for
+  // once.
   __device__ void wait(int index) {
     ptx::barrier_wait(barrier(index), phases_ >> index & 1U);
     phases_ ^= 1U << index;
@@ -191,8 +193,8 @@ class KeyStream {
     look_up();
   }
 
-  // Starts the copies of the next run, if there is one, into stage `index`; commits a group in any
-  // case, unless it copies in bulk. Then all reads of the stage must have been made.
+  // Starts the copies of the next run, if there is one, into stage `index`. With 16-byte copies a
+  // group is committed in any case; before bulk copies all reads of the stage must have been made.
   __device__ void copy_next(const StageRing<Traits>& ring, int index) {
     if (!walk_.done()) {
       if constexpr (Traits::kBulk) {
@@ -214,18 +216,17 @@ class KeyStream {
       }
       look_up();
     }
-    if constexpr (!Traits::kBulk) commit_copies();
+    if constexpr (!Traits::kBulk) ptx::copy_commit();
   }
 
  private:
-  // One copy: runs begin at multiples of their length and pages have multiples of it. Cells past the
-  // end of the row come along; see clear_values().
+  // One copy: runs begin at multiples of their length and pages have multiples of it. Cells past
+  // the end of the row come along; see clear_values().
   __device__ void copy_whole(uint32_t stage, uint32_t barrier) {
     if (lane_ != 0) return;
     const int in_page = key_ - divide(key_, params_.page_size) * params_.page_size.divisor;
     ptx::barrier_arrive_expect(barrier, Traits::kStageBytes);
-    ptx::bulk_load(stage,
-                   head_base_ + page_ * params_.page_stride + in_page * params_.token_stride,
+    ptx::bulk_load(stage, head_base_ + page_ * params_.page_stride + in_page * params_.token_stride,
                    Traits::kStageBytes, barrier);
   }
   // A run of whole cells inside one page.
@@ -237,8 +238,8 @@ class KeyStream {
       const int chunk = i * 32 * Traits::kTeamWarps + thread_;
       const int token = chunk / Traits::kChunks;
       const int column = chunk % Traits::kChunks;
-      copy_async(stage + token * Traits::kRowBytes + column * 16,
-                 cell + token * params_.token_stride + swizzled(column, token) * 8);
+      ptx::copy_16_of_line(stage + token * Traits::kRowBytes + column * 16,
+                           cell + token * params_.token_stride + swizzled(column, token) * 8, true);
     }
   }
   // Any run: cells may lie in several pages, end before the run does, and be narrower than the
@@ -261,8 +262,8 @@ class KeyStream {
       const int from = is_v ? dim + params_.head_dim : dim;
       const T* source =
           reinterpret_cast<const T*>(row) + (there ? swizzled(from / 8, key_ + token) * 8 : 0);
-      copy_async(stage + token * Traits::kRowBytes + chunk % Traits::kChunks * 16, source,
-                 there ? 16 : 0);
+      ptx::copy_16_of_line(stage + token * Traits::kRowBytes + chunk % Traits::kChunks * 16, source,
+                           there);
     }
   }
   // Goes to the team's first run of the current unit, or of the first one that has any.

@@ -102,7 +102,7 @@ class FlashImpl final : public AttentionImpl {
   FlashBackend* const backend_;
   const LayerParams params_;
   DecodeParams decode_;  // what does not change from step to step
-  bool bulk_ = false;    // narrow tiles are copied so
+  bool bulk_ = false;    // keys of narrow tiles come by bulk copies
   PrefillParams prefill_;
 };
 
@@ -150,8 +150,7 @@ FlashBackend::FlashBackend(const BackendContext& context)
     decode->tile_rows = decode == &shape_.wide ? 64 : group <= 8 ? 8 : 16;
     decode->page_size = std::max(group_.block_size, 1);
     decode->causal = group_.causal;
-    decode->blocks =
-        flash::decode_blocks({shape_.head_dim, bf16, decode->tile_rows}, shape_.multiprocessors);
+    decode->blocks = shape_.multiprocessors;
   }
   shape_.prefill.num_q_heads = group_.num_q_heads;
   shape_.prefill.num_kv_heads = group_.num_kv_heads;

@@ -1,6 +1,5 @@
-// The instructions that the decode kernel is made of: matrix products of one warp (mma.sync), reads
-// of their operands from shared memory (ldmatrix), asynchronous copies into it (cp.async). PTX
-// ISA 8.
+// The instructions that the decode kernel is made of besides bulk_copy.cuh: matrix products of one
+// warp (mma.sync), reads of their operands from shared memory (ldmatrix). PTX ISA 8.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,29 +8,6 @@
 #include <cstdint>
 
 namespace tenon::flash {
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// 16 bytes from global to shared memory, of which `bytes` (16 or 0) are read and the rest is zeroed.
-// The L2 cache fetches whole lines: 3 % more of the memory's bandwidth than without the hint.
-__device__ __forceinline__ void copy_async(uint32_t shared, const void* global, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-               "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void copy_async(uint32_t shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global)
-               : "memory");
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 // Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {

@@ -7,8 +7,8 @@
 // named barriers). Blocks of keys run from the last visible one to the first, so that the few that
 // need a mask come first.
 //
-// Query rows of a tile are (token, head of the group) pairs when the group size is a power of two: the
-// heads that share a KV head also share its loads.
+// Query rows of a tile are (token, head of the group) pairs when the group size is a power of two:
+// the heads that share a KV head also share its loads.
 #pragma once
 
 #include <cuda.h>
@@ -29,8 +29,14 @@ enum class PrefillCopy {
 };
 
 // What is known when the kernel is compiled.
-template <int kHeadDimPadded_, int kBlockKeys_, int kConsumers_, bool kBf16_, PrefillCopy kCopy_,
-          bool kTurns_ = true, bool kOverlap_ = true, int kStages_ = 2>
+template <int kHeadDimPadded_,
+          int kBlockKeys_,
+          int kConsumers_,
+          bool kBf16_,
+          PrefillCopy kCopy_,
+          bool kTurns_ = true,
+          bool kOverlap_ = true,
+          int kStages_ = 2>
 struct PrefillTraits {
   static constexpr int kDim = kHeadDimPadded_;
   static constexpr int kKeys = kBlockKeys_;       // keys of a block
@@ -43,7 +49,7 @@ struct PrefillTraits {
 
   static constexpr int kRows = 64 * kConsumers;  // query rows of a tile
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kStages = kStages_;  // of K and of V
+  static constexpr int kStages = kStages_;          // of K and of V
   static constexpr int kSlices = (kDim + 63) / 64;  // slices of 64 numbers, 128 bytes a row
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr int kLoaderRegisters = kConsumers == 3 ? 32 : 40;
@@ -51,12 +57,13 @@ struct PrefillTraits {
   static constexpr int kQSliceBytes = kRows * 128;
   static constexpr int kQBytes = kSlices * kQSliceBytes;
   static constexpr int kKvBytes = kSlices * kKeys * 128;  // of K or V of one stage
-  // Where they lie: number d of key k is at k / 8 * kKvGroupBytes + d / 64 * kKvSliceBytes + k % 8 * 128
+  // Where they lie: number d of key k is at k / 8 * kKvGroupBytes + d / 64 * kKvSliceBytes + k % 8
+  // * 128
   // + d % 64 * 2, swizzled.
   static constexpr int kKvGroupBytes = kWide ? kSlices * 1024 : 1024;
   static constexpr int kKvSliceBytes = kWide ? 1024 : kKeys * 128;
-  // Aligned start, K and V, barriers and the ring of work items; queries twice where they fit, so that
-  // the next tile's are there in time.
+  // Aligned start, K and V, barriers and the ring of work items; queries twice where they fit, so
+  // that the next tile's are there in time.
   static constexpr int kSharedLimit = 227 * 1024;
   static constexpr int kOtherBytes = 1024 + 2 * kStages * kKvBytes + 320;
   static constexpr int kQStages = kOtherBytes + 2 * kQBytes <= kSharedLimit ? 2 : 1;
@@ -67,28 +74,28 @@ struct PrefillTraits {
 
 // How the kernel gets its parameters; fields as in PrefillParams.
 struct PrefillKernelParams {
-  CUtensorMap q_map;        // [T, q heads, d], boxes of [rows / pack, pack, 64]
-  CUtensorMap k_map;        // [T, kv heads, d], boxes of [keys, 1, 64]
+  CUtensorMap q_map;  // [T, q heads, d], boxes of [rows / pack, pack, 64]
+  CUtensorMap k_map;  // [T, kv heads, d], boxes of [keys, 1, 64]
   CUtensorMap v_map;
-  // [pages, kv heads, tokens, d], boxes of [1, 1, box_keys, 64]; or, copying wide, [pages and heads,
-  // tokens / 8, d / 64, 8, 64], boxes of [1, box_keys / 8, all, 8, 64].
+  // [pages, kv heads, tokens, d], boxes of [1, 1, box_keys, 64]; or, copying wide, [pages and
+  // heads, tokens / 8, d / 64, 8, 64], boxes of [1, box_keys / 8, all, 8, 64].
   CUtensorMap page_k_map;
   CUtensorMap page_v_map;
   const PrefillTile* tiles;
   const int32_t* page_indices;
   int32_t* counters;
-  int32_t num_items;        // tiles x heads_per_tile
+  int32_t num_items;  // tiles x heads_per_tile
   int32_t heads_per_tile;
-  int32_t pack_shift;       // log2 of the query heads in a tile
-  int32_t group;            // query heads of a KV head
+  int32_t pack_shift;  // log2 of the query heads in a tile
+  int32_t group;       // query heads of a KV head
   int32_t num_q_heads;
   int32_t head_dim;
   int32_t page_size;
-  int32_t box_keys;         // keys of one bulk copy out of a page
-  int32_t page_step;        // copying wide: entries of the map's last dimension from page to page
-  int32_t causal;           // 0 or 1
-  float scale;              // of q . k
-  float scale_log2;         // the same times log2(e)
+  int32_t box_keys;   // keys of one bulk copy out of a page
+  int32_t page_step;  // copying wide: entries of the map's last dimension from page to page
+  int32_t causal;     // 0 or 1
+  float scale;        // of q . k
+  float scale_log2;   // the same times log2(e)
   void* out;
   int64_t out_stride;
   float* lse;
@@ -107,7 +114,7 @@ struct alignas(16) PrefillItem {
   int32_t kv_len;
   int32_t visible;
   int32_t kv_begin;
-  int32_t head;        // in units of the tile's packed heads
+  int32_t head;  // in units of the tile's packed heads
   int32_t ragged;
   int32_t num_blocks;  // of keys; 0: no more items
 };
@@ -157,22 +164,22 @@ struct RingPosition {
 
 // ---- the loading warpgroup ----
 
-// Four warps: two bring K, two V, each half of the copies of a block (a bulk copy out of a small page
-// takes longer to issue than to run). Every warp goes through the items by itself. Items stay in
-// shared memory, registers are few here.
+// Four warps: two bring K, two V, each half of the copies of a block (a bulk copy out of a small
+// page takes longer to issue than to run). Every warp goes through the items by itself. Items stay
+// in shared memory, registers are few here.
 template <class Traits, bool kIsK>
 struct PrefillLoader {
   using Shared = PrefillShared<Traits>;
   const PrefillKernelParams& params;
   const Shared& shared;
   int lane;
-  int half;               // which of the two warps
-  int box = -1;           // of this lane's copy out of a page; -1: it has none
+  int half;      // which of the two warps
+  int box = -1;  // of this lane's copy out of a page; -1: it has none
   int slice = 0;
   RingPosition<2> item_slot;
   RingPosition<Traits::kStages> slot;
   RingPosition<Traits::kQStages> q_slot;
-  uint32_t pending = 0;   // gathers: the barrier to arrive at when the copies in flight are there
+  uint32_t pending = 0;  // gathers: the barrier to arrive at when the copies in flight are there
 
   __device__ PrefillLoader(const PrefillKernelParams& p, const Shared& s, int thread)
       : params(p), shared(s), lane(thread % 32), half(thread / 32) {
@@ -274,8 +281,8 @@ struct PrefillLoader {
       ptx::barrier_arrive_expect(full, Traits::kQBytes);
 #pragma unroll 1
       for (int i = 0; i < Traits::kSlices; ++i) {
-        ptx::tma_load_3d(shared.q_stage(q_slot.index) + i * Traits::kQSliceBytes, &params.q_map, full,
-                         i * 64, item->head << params.pack_shift, item->q_begin);
+        ptx::tma_load_3d(shared.q_stage(q_slot.index) + i * Traits::kQSliceBytes, &params.q_map,
+                         full, i * 64, item->head << params.pack_shift, item->q_begin);
       }
     }
     q_slot.advance();
@@ -383,8 +390,8 @@ struct PrefillLoader {
   __device__ void gather_block(const PrefillItem* item, const Rows& rows) {
     constexpr int kChunks = Traits::kSlices * 8;  // 16 bytes each, of a row
     static_assert(kRowsOfWarp % 16 == 0);
-    const auto* base = static_cast<const uint4*>(
-        item->ragged != 0 ? (kIsK ? params.k : params.v) : params.pages.base);
+    const auto* base = static_cast<const uint4*>(item->ragged != 0 ? (kIsK ? params.k : params.v)
+                                                                   : params.pages.base);
     if (!ptx::barrier_try(empty(), slot.parity ^ 1)) {
       // The consumers may need what is in flight before they free this stage.
       flush();
@@ -400,8 +407,9 @@ struct PrefillLoader {
         const uint32_t offset = __shfl_sync(0xffffffffU, rows.offset[part], row);
         const bool valid = offset != kNoRow && chunk * 8 < params.head_dim;
         const int at = half * kRowsOfWarp + part * 32 + row;
-        ptx::copy_16(to + (chunk / 8) * Traits::kKvSliceBytes + at * 128 + (((chunk ^ at) & 7) << 4),
-                     base + (valid ? offset + chunk : 0), valid);
+        ptx::copy_16(
+            to + (chunk / 8) * Traits::kKvSliceBytes + at * 128 + (((chunk ^ at) & 7) << 4),
+            base + (valid ? offset + chunk : 0), valid);
       }
     }
     ptx::copy_commit();
@@ -420,7 +428,7 @@ struct PrefillLoader {
 template <class Traits>
 struct PrefillConsumer {
   using Shared = PrefillShared<Traits>;
-  static constexpr int kScores = Traits::kKeys / 2;   // of a thread: 64 x keys over 128 threads
+  static constexpr int kScores = Traits::kKeys / 2;  // of a thread: 64 x keys over 128 threads
   static constexpr int kOutputs = Traits::kDim / 2;
   using ScoreMma = ptx::Wgmma<Traits::kKeys, Traits::kBf16>;
   using OutputMma = ptx::Wgmma<Traits::kDim, Traits::kBf16>;
@@ -435,13 +443,13 @@ struct PrefillConsumer {
 
   // Of the item at hand. Each thread has two rows of the tile, 8 apart.
   float o[kOutputs];
-  float s[kScores];             // scores, then probabilities, of the block at hand
-  uint32_t p[kScores / 2];      // probabilities of the block before, as the product's operand
-  float row_max[2];             // of the scores, unscaled, or a little less
-  float row_sum[2];             // this thread's share
-  float correction[2];          // of o, from the last softmax(); 1 unless grown
+  float s[kScores];         // scores, then probabilities, of the block at hand
+  uint32_t p[kScores / 2];  // probabilities of the block before, as the product's operand
+  float row_max[2];         // of the scores, unscaled, or a little less
+  float row_sum[2];         // this thread's share
+  float correction[2];      // of o, from the last softmax(); 1 unless grown
   bool grown[2];
-  int limit[2];                 // keys visible
+  int limit[2];  // keys visible
 
   __device__ PrefillConsumer(const PrefillKernelParams& p_, const Shared& s_, int wg, int t)
       : params(p_), shared(s_), warpgroup(wg), thread(t) {}
@@ -455,8 +463,8 @@ struct PrefillConsumer {
     if constexpr (Traits::kTurns) {
       if (warpgroup == 0) ptx::named_arrive(turn(0), 256);
     }
-    // The first scores of an item are computed while the results of the one before are stored. Behind
-    // the last item they are computed from whatever lies there, and not used.
+    // The first scores of an item are computed while the results of the one before are stored.
+    // Behind the last item they are computed from whatever lies there, and not used.
     bool more = begin_item();
     issue_scores();
     ptx::wgmma_wait<0>();
@@ -498,7 +506,8 @@ struct PrefillConsumer {
   }
 
   __device__ __forceinline__ void issue_scores() {
-    const uint64_t a = ptx::k_major_operand(shared.q_stage(q_slot.index) + warpgroup * 64 * 128, 1024);
+    const uint64_t a =
+        ptx::k_major_operand(shared.q_stage(q_slot.index) + warpgroup * 64 * 128, 1024);
     const uint64_t b = ptx::k_major_operand(shared.k_stage(k_slot.index), Traits::kKvGroupBytes);
     ptx::pin(s);
     ptx::wgmma_fence();
@@ -511,8 +520,8 @@ struct PrefillConsumer {
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void issue_outputs() {
-    const uint64_t b = ptx::mn_major_operand(
-        shared.v_stage(v_slot.index), Traits::kKvGroupBytes, Traits::kKvSliceBytes);
+    const uint64_t b = ptx::mn_major_operand(shared.v_stage(v_slot.index), Traits::kKvGroupBytes,
+                                             Traits::kKvSliceBytes);
     ptx::pin(o);
     ptx::pin(p);
     ptx::wgmma_fence();
@@ -531,7 +540,8 @@ struct PrefillConsumer {
     v_slot.advance();
   }
 
-  // Scores of block n to probabilities; new maxima, sums and the factors for what was summed before.
+  // Scores of block n to probabilities; new maxima, sums and the factors for what was summed
+  // before.
   template <bool kMask>
   __device__ __forceinline__ void softmax(int n) {
     if constexpr (kMask) {
@@ -553,8 +563,8 @@ struct PrefillConsumer {
       }
       best = fmaxf(best, __shfl_xor_sync(0xffffffffU, best, 1));
       best = fmaxf(best, __shfl_xor_sync(0xffffffffU, best, 2));
-      // A maximum that grows by little stays: probabilities up to 2^8 do no harm, and what was summed
-      // before needs no correction.
+      // A maximum that grows by little stays: probabilities up to 2^8 do no harm, and what was
+      // summed before needs no correction.
       const float old = row_max[i];
       grown[i] = (best - old) * params.scale_log2 > 8.0F;
       row_max[i] = grown[i] ? best : old;
@@ -575,7 +585,8 @@ struct PrefillConsumer {
     }
   }
   // The assembler likes to move the exponentials behind the next wait, where nothing is left to
-  // overlap with. It does not move them behind a store that depends on them; this one never happens.
+  // overlap with. It does not move them behind a store that depends on them; this one never
+  // happens.
   __device__ __forceinline__ void hold_softmax() const {
     ptx::store_shared_if_negative(shared.spare(), row_sum[0] + row_sum[1]);
   }
@@ -637,8 +648,8 @@ struct PrefillConsumer {
     for (int i = 0; i < 2; ++i) {
       row_max[i] = -CUDART_INF_F;
       row_sum[i] = 0.0F;
-      limit[i] = min(item.kv_len,
-                     item.visible + (tile_row(i) >> params.pack_shift) * params.causal);
+      limit[i] =
+          min(item.kv_len, item.visible + (tile_row(i) >> params.pack_shift) * params.causal);
     }
     release_k();
     int n = item.num_blocks - 1;
@@ -728,7 +739,10 @@ struct PrefillConsumer {
     }
   }
   // One step of a transposition between this thread and the one `distance` away.
-  static __device__ __forceinline__ void exchange(uint32_t& low, uint32_t& high, bool upper, int distance) {
+  static __device__ __forceinline__ void exchange(uint32_t& low,
+                                                  uint32_t& high,
+                                                  bool upper,
+                                                  int distance) {
     const uint32_t received = __shfl_xor_sync(0xffffffffU, upper ? low : high, distance);
     if (upper) {
       low = received;

@@ -34,13 +34,14 @@ void TensorMapWriter::write(CUtensorMap& map, const Tensor& tensor, bool bf16, b
   if (error_ != cudaSuccess) return;
   cuuint64_t strides[4];
   cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
-  for (int i = 0; i + 1 < tensor.dims; ++i) strides[i] = static_cast<uint64_t>(tensor.strides[i]) * 2;
-  const CUresult result = encode_(
-      &map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      static_cast<cuuint32_t>(tensor.dims), const_cast<void*>(tensor.base), tensor.sizes, strides,
-      tensor.box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      swizzles ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  for (int i = 0; i + 1 < tensor.dims; ++i)
+    strides[i] = static_cast<uint64_t>(tensor.strides[i]) * 2;
+  const CUresult result =
+      encode_(&map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+              static_cast<cuuint32_t>(tensor.dims), const_cast<void*>(tensor.base), tensor.sizes,
+              strides, tensor.box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+              swizzles ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) error_ = cudaErrorInvalidValue;
 }
 
@@ -57,6 +58,10 @@ cudaError_t launch_prefill_dim<256>(const PrefillParams& params, cudaStream_t st
 
 cudaError_t launch_prefill(const PrefillParams& params, cudaStream_t stream) {
   if (params.plan.num_tiles == 0) return cudaSuccess;
+  if (params.pages.swizzled &&
+      (params.shape.head_dim % 64 != 0 || params.shape.page_size % 8 != 0)) {
+    return cudaErrorInvalidValue;
+  }
   switch (prefill_padded_dim(params.shape.head_dim)) {
     case 64: return launch_prefill_dim<64>(params, stream);
     case 96: return launch_prefill_dim<96>(params, stream);

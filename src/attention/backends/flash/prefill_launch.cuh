@@ -67,27 +67,38 @@ cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
   const auto kv_heads = static_cast<uint64_t>(shape.num_kv_heads);
   const auto upack = static_cast<uint32_t>(pack);
   TensorMapWriter writer;
-  writer.write(out.q_map, {in.q, 3, {dim, q_heads, tokens}, {shape.head_dim, in.q_stride},
-                           {64, upack, Traits::kRows / upack}}, shape.bf16);
+  writer.write(out.q_map,
+               {in.q,
+                3,
+                {dim, q_heads, tokens},
+                {shape.head_dim, in.q_stride},
+                {64, upack, Traits::kRows / upack}},
+               shape.bf16);
   if constexpr (!Traits::kGather) {
     if (in.k != nullptr) {
-      writer.write(out.k_map, {in.k, 3, {dim, kv_heads, tokens}, {shape.head_dim, in.k_stride},
-                               {64, 1, Traits::kKeys}}, shape.bf16);
-      writer.write(out.v_map, {in.v, 3, {dim, kv_heads, tokens}, {shape.head_dim, in.v_stride},
-                               {64, 1, Traits::kKeys}}, shape.bf16);
+      writer.write(
+          out.k_map,
+          {in.k, 3, {dim, kv_heads, tokens}, {shape.head_dim, in.k_stride}, {64, 1, Traits::kKeys}},
+          shape.bf16);
+      writer.write(
+          out.v_map,
+          {in.v, 3, {dim, kv_heads, tokens}, {shape.head_dim, in.v_stride}, {64, 1, Traits::kKeys}},
+          shape.bf16);
     }
     if (in.pages.base != nullptr) {
       const auto box_keys = static_cast<uint32_t>(out.box_keys);
       TensorMapWriter::Tensor pages;
       if constexpr (Traits::kWide) {
         out.page_step = static_cast<int32_t>(in.pages.page_stride / in.pages.head_stride);
-        pages = {in.pages.base, 5,
+        pages = {in.pages.base,
+                 5,
                  {64, 8, Traits::kSlices, static_cast<uint64_t>(shape.page_size / 8),
                   static_cast<uint64_t>(in.pages.num_pages) * static_cast<uint64_t>(out.page_step)},
                  {in.pages.token_stride, 64, 8 * in.pages.token_stride, in.pages.head_stride},
                  {64, 8, Traits::kSlices, box_keys / 8, 1}};
       } else {
-        pages = {in.pages.base, 4,
+        pages = {in.pages.base,
+                 4,
                  {dim, static_cast<uint64_t>(shape.page_size), kv_heads,
                   static_cast<uint64_t>(in.pages.num_pages)},
                  {in.pages.token_stride, in.pages.head_stride, in.pages.page_stride},
@@ -107,8 +118,8 @@ cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
     error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(prefill_kernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 Traits::kSharedBytes);
+    error = cudaFuncSetAttribute(prefill_kernel<Traits>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   }
   if (error != cudaSuccess) return error;
   if (in.max_blocks > 0) blocks = std::min(blocks, in.max_blocks);
@@ -133,29 +144,30 @@ template <int kDim, bool kBf16>
 cudaError_t launch_prefill_type(const PrefillParams& params, cudaStream_t stream) {
   constexpr int kKeys = prefill_block_keys(kDim);
   constexpr int kConsumers = prefill_consumers(kDim);
-  const bool bulk = params.pages.base == nullptr ||
-                    prefill_box_keys(params.shape.page_size, kKeys) != 0;
+  const bool bulk =
+      params.pages.base == nullptr || prefill_box_keys(params.shape.page_size, kKeys) != 0;
   if (!bulk) {
     constexpr int kGatherKeys = std::min(kKeys, 128);  // each lane follows a power of two of keys
     return launch_prefill_as<
         PrefillTraits<kDim, kGatherKeys, kConsumers, kBf16, PrefillCopy::kGather>>(params, stream);
   }
   if constexpr (kDim % 64 == 0) {
-    if (!params.plan.any_ragged && params.shape.head_dim == kDim && prefill_pages_wide(params.pages)) {
-      return launch_prefill_as<
-          PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kWide>>(params, stream);
+    if (!params.plan.any_ragged && params.shape.head_dim == kDim &&
+        prefill_pages_wide(params.pages)) {
+      return launch_prefill_as<PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kWide>>(
+          params, stream);
     }
   }
-  return launch_prefill_as<
-      PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kBulk>>(params, stream);
+  return launch_prefill_as<PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kBulk>>(
+      params, stream);
 }
 
 // Defines launch_prefill_dim<DIM>.
-#define TENON_FLASH_PREFILL_DIM(DIM)                                                          \
-  template <>                                                                                 \
-  cudaError_t launch_prefill_dim<DIM>(const PrefillParams& params, cudaStream_t stream) {     \
-    return params.shape.bf16 ? launch_prefill_type<DIM, true>(params, stream)                 \
-                             : launch_prefill_type<DIM, false>(params, stream);               \
+#define TENON_FLASH_PREFILL_DIM(DIM)                                                      \
+  template <>                                                                             \
+  cudaError_t launch_prefill_dim<DIM>(const PrefillParams& params, cudaStream_t stream) { \
+    return params.shape.bf16 ? launch_prefill_type<DIM, true>(params, stream)             \
+                             : launch_prefill_type<DIM, false>(params, stream);           \
   }
 
 }  // namespace tenon::flash

@@ -84,10 +84,9 @@ __device__ __forceinline__ void pin(uint32_t (&values)[N]) {
 // Shared-memory operands are made of atoms of 8 rows of 64 16-bit numbers (128 bytes a row, 1024 an
 // atom), swizzled as the bulk copies do in 128-byte mode. `group_bytes`: from 8 rows to the next 8.
 //
-// K-major (the 64 numbers run along the summed dimension): rows are outputs; the step to the next 16
-// summed elements is 32 bytes.
-// MN-major (the 64 numbers run along the output dimension): rows are summed, 16 of them are a step;
-// the next 64 outputs are `slice_bytes` away.
+// K-major (the 64 numbers run along the summed dimension): rows are outputs; the step to the next
+// 16 summed elements is 32 bytes. MN-major (the 64 numbers run along the output dimension): rows
+// are summed, 16 of them are a step; the next 64 outputs are `slice_bytes` away.
 constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
 __device__ __forceinline__ uint64_t k_major_operand(uint32_t address, uint32_t group_bytes) {
   return kSwizzle128 | (uint64_t{group_bytes >> 4} << 32) | (uint64_t{1} << 16) |
@@ -100,16 +99,16 @@ __device__ __forceinline__ uint64_t mn_major_operand(uint32_t address,
          ((address & 0x3FFFF) >> 4);
 }
 
-// d[64, N] (+)= a[64, 16] * b[16, N], f32 accumulators. ss(): a K-major and b K-major in shared memory;
-// rs(): a in registers, b MN-major in shared memory. `add` false: d is overwritten. Thread t of the
-// warpgroup holds d[4 j + {0, 1}] = rows 16 (t / 32) + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1},
-// and d[4 j + {2, 3}] the same 8 rows below.
+// d[64, N] (+)= a[64, 16] * b[16, N], f32 accumulators. ss(): a K-major and b K-major in shared
+// memory; rs(): a in registers, b MN-major in shared memory. `add` false: d is overwritten. Thread
+// t of the warpgroup holds d[4 j + {0, 1}] = rows 16 (t / 32) + t % 32 / 4, columns 8 j + 2 (t % 4)
+// + {0, 1}, and d[4 j + {2, 3}] the same 8 rows below.
 template <int N, bool kBf16>
 struct Wgmma;
 
-#define TENON_D16(i)                                                                           \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),  \
-      "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]),         \
+#define TENON_D16(i)                                                                          \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]),        \
       "+f"(d[i + 11]), "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]), "+f"(d[i + 15])
 #define TENON_D32 TENON_D16(0), TENON_D16(16)
 #define TENON_D48 TENON_D32, TENON_D16(32)
@@ -118,7 +117,7 @@ struct Wgmma;
 #define TENON_D96 TENON_D80, TENON_D16(80)
 #define TENON_D112 TENON_D96, TENON_D16(96)
 #define TENON_D128 TENON_D112, TENON_D16(112)
-#define TENON_L32                                                                             \
+#define TENON_L32                                                                              \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
   "%25,%26,%27,%28,%29,%30,%31"
 #define TENON_L48 TENON_L32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
@@ -130,31 +129,33 @@ struct Wgmma;
 #define TENON_L128 \
   TENON_L112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-// R: accumulators of a thread, N / 2; I0 to I5: R, R + 1, ... (assembler operands count from the outputs).
-#define TENON_WGMMA(N, R, IS_BF16, TYPE, I0, I1, I2, I3, I4, I5)                                 \
-  template <>                                                                                    \
-  struct Wgmma<N, IS_BF16> {                                                                     \
-    static __device__ __forceinline__ void ss(float (&d)[R], uint64_t a, uint64_t b, bool add) { \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #I2                                      \
-                   ", 0;\n"                                                                      \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE               \
-                   " {" TENON_L##R "}, %" #I0 ", %" #I1 ", p, 1, 1, 0, 0;\n}\n"                  \
-                   : TENON_D##R                                                                  \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                \
-    }                                                                                            \
-    static __device__ __forceinline__ void rs(                                                   \
-        float (&d)[R], const uint32_t* a, uint64_t b, bool add) {                                \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #I5                                      \
-                   ", 0;\n"                                                                      \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE               \
-                   " {" TENON_L##R "}, {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4          \
-                   ", p, 1, 1, 1;\n}\n"                                                          \
-                   : TENON_D##R                                                                  \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                         \
-                     "r"(static_cast<int>(add)));                                                \
-    }                                                                                            \
+// R: accumulators of a thread, N / 2; I0 to I5: R, R + 1, ... (assembler operands count from the
+// outputs).
+#define TENON_WGMMA(N, R, IS_BF16, TYPE, I0, I1, I2, I3, I4, I5)                                   \
+  template <>                                                                                      \
+  struct Wgmma<N, IS_BF16> {                                                                       \
+    static __device__ __forceinline__ void ss(float (&d)[R], uint64_t a, uint64_t b, bool add) {   \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #I2                                        \
+                   ", 0;\n"                                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TENON_L##R \
+                   "}, %" #I0 ", %" #I1 ", p, 1, 1, 0, 0;\n}\n"                                    \
+                   : TENON_D##R                                                                    \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                  \
+    }                                                                                              \
+    static __device__ __forceinline__ void rs(float (&d)[R],                                       \
+                                              const uint32_t* a,                                   \
+                                              uint64_t b,                                          \
+                                              bool add) {                                          \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #I5                                        \
+                   ", 0;\n"                                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" TENON_L##R \
+                   "}, {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 ", p, 1, 1, 1;\n}\n"       \
+                   : TENON_D##R                                                                    \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                           \
+                     "r"(static_cast<int>(add)));                                                  \
+    }                                                                                              \
   };
-#define TENON_WGMMA_TYPES(N, R, I0, I1, I2, I3, I4, I5)          \
+#define TENON_WGMMA_TYPES(N, R, I0, I1, I2, I3, I4, I5)   \
   TENON_WGMMA(N, R, true, "bf16", I0, I1, I2, I3, I4, I5) \
   TENON_WGMMA(N, R, false, "f16", I0, I1, I2, I3, I4, I5)
 

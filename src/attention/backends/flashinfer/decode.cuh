@@ -48,9 +48,7 @@ struct DecodeParams {
 };
 
 template <typename T, int kHeadDim, int kGroup>
-CudaError launch_cuda_core_decode(const AttentionArgs& args,
-                                  const BlockPlan& plan,
-                                  Stream stream) {
+CudaError launch_cuda_core_decode(const AttentionArgs& args, const BlockPlan& plan, Stream stream) {
   constexpr uint32_t kStages = 2;
   constexpr uint32_t kVector = std::max<uint32_t>(16 / sizeof(T), kHeadDim / 32);
   constexpr uint32_t kX = kHeadDim / kVector;
@@ -80,16 +78,9 @@ CudaError launch_cuda_core_decode(const AttentionArgs& args,
   params.block_valid_mask = const_cast<bool*>(plan.block_valid);
   params.partition_kv = split;
 
-  auto* const kernel =
-      fi::BatchDecodeWithPagedKVCacheKernel<fi::PosEncodingMode::kNone,
-                                            kStages,
-                                            kTile,
-                                            kVector,
-                                            kX,
-                                            kGroup,
-                                            kZ,
-                                            fi::DefaultAttention<false, false, false, false>,
-                                            DecodeParams<T>>;
+  auto* const kernel = fi::BatchDecodeWithPagedKVCacheKernel<
+      fi::PosEncodingMode::kNone, kStages, kTile, kVector, kX, kGroup, kZ,
+      fi::DefaultAttention<false, false, false, false>, DecodeParams<T>>;
   static const cudaError_t configured = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared));
   if (configured != cudaSuccess) return configured;
@@ -97,10 +88,7 @@ CudaError launch_cuda_core_decode(const AttentionArgs& args,
   return cudaLaunchKernel(
       reinterpret_cast<const void*>(kernel),
       dim3(static_cast<unsigned>(plan.num_blocks), static_cast<unsigned>(args.kv.num_kv_heads)),
-      dim3(kX, kGroup, kZ),
-      kernel_args,
-      kShared,
-      stream);
+      dim3(kX, kGroup, kZ), kernel_args, kShared, stream);
 }
 
 }  // namespace tenon::flashinfer

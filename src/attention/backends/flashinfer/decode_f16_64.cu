@@ -1,10 +1,22 @@
 #include "attention/backends/flashinfer/decode.cuh"
 
 namespace tenon::flashinfer {
-template CudaError launch_cuda_core_decode<half, 64, 1>(const AttentionArgs&, const BlockPlan&, Stream);
-template CudaError launch_cuda_core_decode<half, 64, 2>(const AttentionArgs&, const BlockPlan&, Stream);
-template CudaError launch_cuda_core_decode<half, 64, 3>(const AttentionArgs&, const BlockPlan&, Stream);
-template CudaError launch_cuda_core_decode<half, 64, 4>(const AttentionArgs&, const BlockPlan&, Stream);
-template CudaError launch_cuda_core_decode<half, 64, 6>(const AttentionArgs&, const BlockPlan&, Stream);
-template CudaError launch_cuda_core_decode<half, 64, 8>(const AttentionArgs&, const BlockPlan&, Stream);
+template CudaError launch_cuda_core_decode<half, 64, 1>(const AttentionArgs&,
+                                                        const BlockPlan&,
+                                                        Stream);
+template CudaError launch_cuda_core_decode<half, 64, 2>(const AttentionArgs&,
+                                                        const BlockPlan&,
+                                                        Stream);
+template CudaError launch_cuda_core_decode<half, 64, 3>(const AttentionArgs&,
+                                                        const BlockPlan&,
+                                                        Stream);
+template CudaError launch_cuda_core_decode<half, 64, 4>(const AttentionArgs&,
+                                                        const BlockPlan&,
+                                                        Stream);
+template CudaError launch_cuda_core_decode<half, 64, 6>(const AttentionArgs&,
+                                                        const BlockPlan&,
+                                                        Stream);
+template CudaError launch_cuda_core_decode<half, 64, 8>(const AttentionArgs&,
+                                                        const BlockPlan&,
+                                                        Stream);
 }  // namespace tenon::flashinfer

@@ -61,27 +61,18 @@ constexpr uint32_t fa2_key_steps() {
   constexpr uint32_t kShared = 116736;
   constexpr uint32_t kPerStep = 2 * kHeadDim * 16 * kWarpsKv * 2;
   constexpr uint32_t kFit = (kShared - kTileQ * kHeadDim * 2) / kPerStep;
-  constexpr uint32_t kMost = kFit < 8 / fi::get_num_mma_q(kTileQ) ? kFit : 8 / fi::get_num_mma_q(kTileQ);
+  constexpr uint32_t kMost =
+      kFit < 8 / fi::get_num_mma_q(kTileQ) ? kFit : 8 / fi::get_num_mma_q(kTileQ);
   return kMost >= 8 ? 8 : kMost >= 4 ? 4 : kMost >= 2 ? 2 : 1;
 }
 
 template <typename T, int kHeadDim, int kTileQ>
 CudaError launch_fa2(const AttentionArgs& args, const BlockPlan& plan, Stream stream) {
   using Params = Fa2Params<T>;
-  using Traits = fi::KernelTraits<fi::MaskMode::kCausal,
-                                  kTileQ,
-                                  fi::get_num_mma_q(kTileQ),
-                                  fa2_key_steps<kHeadDim, kTileQ>(),
-                                  kHeadDim / 16,
-                                  kHeadDim / 16,
-                                  fi::get_num_warps_q(kTileQ),
-                                  fi::get_num_warps_kv(kTileQ),
-                                  fi::PosEncodingMode::kNone,
-                                  T,
-                                  T,
-                                  T,
-                                  float,
-                                  int32_t,
+  using Traits = fi::KernelTraits<fi::MaskMode::kCausal, kTileQ, fi::get_num_mma_q(kTileQ),
+                                  fa2_key_steps<kHeadDim, kTileQ>(), kHeadDim / 16, kHeadDim / 16,
+                                  fi::get_num_warps_q(kTileQ), fi::get_num_warps_kv(kTileQ),
+                                  fi::PosEncodingMode::kNone, T, T, T, float, int32_t,
                                   fi::DefaultAttention<false, false, false, false>>;
   static_assert(!Traits::IsInvalid());
 
@@ -115,10 +106,7 @@ CudaError launch_fa2(const AttentionArgs& args, const BlockPlan& plan, Stream st
   return cudaLaunchKernel(
       reinterpret_cast<const void*>(kernel),
       dim3(static_cast<unsigned>(plan.num_blocks), 1, static_cast<unsigned>(args.kv.num_kv_heads)),
-      dim3(32, Traits::NUM_WARPS_Q, Traits::NUM_WARPS_KV),
-      kernel_args,
-      kShared,
-      stream);
+      dim3(32, Traits::NUM_WARPS_Q, Traits::NUM_WARPS_KV), kernel_args, kShared, stream);
 }
 
 }  // namespace tenon::flashinfer

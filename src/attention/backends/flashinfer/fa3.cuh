@@ -60,15 +60,18 @@ CudaError launch_fa3(const AttentionArgs& args, const Fa3Plan& plan, Stream stre
   T* const v = static_cast<T*>(args.kv.v);
   const auto q_layout =
       fi::get_gmem_layout(plan.num_tokens, args.num_q_heads, kHeadDim, args.q_row_stride, kHeadDim);
-  const auto kv_layout = fi::get_gmem_layout(kRagged ? plan.num_tokens : 0,
-                                             args.kv.num_kv_heads,
-                                             kHeadDim,
-                                             args.kv.token_stride,
-                                             args.kv.head_stride);
+  const auto kv_layout = fi::get_gmem_layout(kRagged ? plan.num_tokens : 0, args.kv.num_kv_heads,
+                                             kHeadDim, args.kv.token_stride, args.kv.head_stride);
   typename Mainloop::Params mainloop = [&] {
     if constexpr (kRagged) {
-      return Mainloop::to_underlying_arguments(
-          {q, q_layout, k, kv_layout, v, kv_layout, /*window_left=*/-1, {args.scale, args.v_scale}});
+      return Mainloop::to_underlying_arguments({q,
+                                                q_layout,
+                                                k,
+                                                kv_layout,
+                                                v,
+                                                kv_layout,
+                                                /*window_left=*/-1,
+                                                {args.scale, args.v_scale}});
     } else {
       return Mainloop::to_underlying_arguments({q,
                                                 q_layout,
@@ -86,13 +89,9 @@ CudaError launch_fa3(const AttentionArgs& args, const Fa3Plan& plan, Stream stre
   }();
   typename Epilogue::Params epilogue = Epilogue::to_underlying_arguments(
       {static_cast<T*>(args.out),
-       fi::get_gmem_layout(plan.num_tokens,
-                           args.num_q_heads,
-                           kHeadDim,
-                           args.out_row_stride,
+       fi::get_gmem_layout(plan.num_tokens, args.num_q_heads, kHeadDim, args.out_row_stride,
                            kHeadDim),
-       args.lse,
-       fi::get_lse_gmem_layout(plan.num_tokens, args.num_q_heads)});
+       args.lse, fi::get_lse_gmem_layout(plan.num_tokens, args.num_q_heads)});
   const int works = plan.num_tiles * plan.heads_per_tile;
   typename Scheduler::Params scheduler{plan.tiles,
                                        plan.counter,
@@ -101,22 +100,16 @@ CudaError launch_fa3(const AttentionArgs& args, const Fa3Plan& plan, Stream stre
                                        cutlass::FastDivmod(plan.heads_per_tile),
                                        cutlass::FastDivmod(group)};
 
-  auto* const kernel = fi::PrefillWithKVCacheKernel<Mainloop,
-                                                    Epilogue,
-                                                    Kernel,
+  auto* const kernel = fi::PrefillWithKVCacheKernel<Mainloop, Epilogue, Kernel,
                                                     /*LEFT_SLIDING_WINDOW=*/false,
-                                                    /*CAUSAL=*/true,
-                                                    Scheduler>;
-  static const cudaError_t configured = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kShared);
+                                                    /*CAUSAL=*/true, Scheduler>;
+  static const cudaError_t configured =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kShared);
   if (configured != cudaSuccess) return configured;
   void* kernel_args[] = {&mainloop, &epilogue, &scheduler};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                          dim3(static_cast<unsigned>(plan.num_blocks)),
-                          dim3(Kernel::NUM_THREADS),
-                          kernel_args,
-                          Traits::kShared,
-                          stream);
+                          dim3(static_cast<unsigned>(plan.num_blocks)), dim3(Kernel::NUM_THREADS),
+                          kernel_args, Traits::kShared, stream);
 }
 
 }  // namespace tenon::flashinfer

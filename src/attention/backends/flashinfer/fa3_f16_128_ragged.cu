@@ -2,6 +2,6 @@
 
 namespace tenon::flashinfer {
 template CudaError launch_fa3<cutlass::half_t, 128, true>(const AttentionArgs&,
-                                                              const Fa3Plan&,
-                                                              Stream);
+                                                          const Fa3Plan&,
+                                                          Stream);
 }  // namespace tenon::flashinfer

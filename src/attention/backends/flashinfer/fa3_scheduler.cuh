@@ -7,11 +7,11 @@
 // instead of one a tile, head and block. Several launches may draw from one counter; the block that
 // makes the last draw of all sets it back to 0 for the next layer.
 //
-// Protocol inside a block: the producer draws while the consumers still compute (before it waits for
-// room for the last values), leaves the index in one of two slots and arrives on one of two named
-// barriers; consumers wait there. Two are enough: the producer's load of work n + 1 waits until a
-// consumer has begun work n + 1 (barrier_O), which it can only after all of them have picked n + 1
-// up. Works without keys would break this, hence a plan must not hold any.
+// Protocol inside a block: the producer draws while the consumers still compute (before it waits
+// for room for the last values), leaves the index in one of two slots and arrives on one of two
+// named barriers; consumers wait there. Two are enough: the producer's load of work n + 1 waits
+// until a consumer has begun work n + 1 (barrier_O), which it can only after all of them have
+// picked n + 1 up. Works without keys would break this, hence a plan must not hold any.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -24,8 +24,8 @@
 namespace tenon::flashinfer {
 
 // kProducers: threads that run the producer's loop (32 with TMA loads, 128 with gathers).
-// kSlots: where in dynamic shared memory the slots are. Static shared memory would push the kernel's
-// own storage off the alignment that TMA and wgmma need.
+// kSlots: where in dynamic shared memory the slots are. Static shared memory would push the
+// kernel's own storage off the alignment that TMA and wgmma need.
 template <int kProducers, int kConsumers, int kSlots>
 struct DrawingTileScheduler {
   struct Params {
@@ -50,8 +50,8 @@ struct DrawingTileScheduler {
       const int4 first = entry[0];   // tile, head_begin, q_begin, kv_begin
       const int4 second = entry[1];  // q_len, kv_len, row
       head += first.y;
-      return cute::tuple{first.x, head,     params.group.divide(head), first.z,
-                         first.w, second.x, second.y,                  second.z};
+      return cute::tuple{first.x,  head,    params.group.divide(head), first.z, first.w, second.x,
+                         second.y, second.z};
     }
   };
 

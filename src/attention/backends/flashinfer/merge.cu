@@ -1,5 +1,5 @@
-// Partials to outputs, and base-2 LSE to natural log. (FlashInfer's own merge keeps base 2 and dense
-// rows.)
+// Partials to outputs, and base-2 LSE to natural log. (FlashInfer's own merge keeps base 2 and
+// dense rows.)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const MergeArgs args) {
   const int token = static_cast<int>(blockIdx.x);
   const int begin = args.token_begin[token];
   const int end = args.token_begin[token + 1];
-  // The attention kernel in front may still be running: what it writes is read after this line only.
+  // The attention kernel in front may still be running: what it writes is read after this line
+  // only.
   asm volatile("griddepcontrol.wait;" ::: "memory");
 
   // Online softmax over this group's partials, then over the groups.
@@ -151,14 +152,10 @@ cudaError_t launch(const MergeArgs& args, cudaStream_t stream) {
 template <typename T>
 cudaError_t launch(const MergeArgs& args, cudaStream_t stream) {
   switch (args.head_dim) {
-    case 64:
-      return launch<T, 64>(args, stream);
-    case 128:
-      return launch<T, 128>(args, stream);
-    case 256:
-      return launch<T, 256>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
+    case 64: return launch<T, 64>(args, stream);
+    case 128: return launch<T, 128>(args, stream);
+    case 256: return launch<T, 256>(args, stream);
+    default: return cudaErrorInvalidValue;
   }
 }
 
@@ -167,19 +164,16 @@ cudaError_t launch(const MergeArgs& args, cudaStream_t stream) {
 CudaError launch_merge(const MergeArgs& args, Stream stream) {
   if (args.num_tokens == 0) return cudaSuccess;
   switch (args.dtype) {
-    case DType::kBF16:
-      return launch<__nv_bfloat16>(args, stream);
-    case DType::kF16:
-      return launch<__half>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
+    case DType::kBF16: return launch<__nv_bfloat16>(args, stream);
+    case DType::kF16: return launch<__half>(args, stream);
+    default: return cudaErrorInvalidValue;
   }
 }
 
 CudaError launch_natural_lse(float* lse, int64_t count, Stream stream) {
   if (count == 0) return cudaSuccess;
-  natural_lse_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      lse, count);
+  natural_lse_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
+                       stream>>>(lse, count);
   return cudaGetLastError();
 }
 
