@@ -6,8 +6,8 @@
 
 #include "attention/cuda/kv_write_kernel.h"
 #include "bench/cuda/graph_timer.h"
-#include "bench/cuda/read_ceiling.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/probe_kernels.h"
 #include "tensor/cuda/cuda_device.h"
 
 namespace tenon::bench {
@@ -32,7 +32,8 @@ void run(CudaDevice* device) {
   launch_random_fill({pool.data(), DType::kBF16, static_cast<int64_t>(pool.size()) / 2, 1, 1.0F},
                      device->stream());
   const double read_us = timer.microseconds(3, [&](int) {
-    launch_read(pool.data(), pool.size(), pool.as<unsigned>(), device->stream());
+    launch_read(pool.data(), pool.size() / kReadChunk, pool.as<unsigned>(), 4 * device->num_sms(),
+                device->stream());
   });
   const double rate = static_cast<double>(pool.size()) / read_us;  // bytes per microsecond
   std::printf("read ceiling %.3f TB/s\n", rate * 1e-6);

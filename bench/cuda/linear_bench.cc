@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "bench/cuda/graph_timer.h"
-#include "bench/cuda/read_ceiling.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/lt_matmul.h"
+#include "kernels/cuda/probe_kernels.h"
 #include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/skinny_linear.h"
 #include "tensor/cuda/cuda_device.h"
@@ -72,7 +72,8 @@ class Bench {
 
   void ceiling() {
     const double us = timer_.microseconds(4, [&](int) {
-      launch_read(pool_.data(), pool_.size(), y_.as<unsigned>(), device_->stream());
+      launch_read(pool_.data(), pool_.size() / kReadChunk, y_.as<unsigned>(),
+                  4 * device_->num_sms(), device_->stream());
     });
     read_rate_ = static_cast<double>(pool_.size()) / us * 1e-6;  // TB/s
     std::printf("read ceiling %.3f TB/s\n", read_rate_);

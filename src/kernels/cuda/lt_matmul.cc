@@ -11,17 +11,16 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what the library asks for on Hopper
 constexpr uint32_t kAlignment = 16;                   // rows are whole 16-byte vectors
-// Where the library's guesses are measured and how: for a few dozen to a few hundred tokens its
-// first guess can be some percent off; for thousands it rarely is, and for small matrices it does
-// not matter: trying costs the start too much.
+// Where the library's guesses are measured: for a few dozen to a few hundred tokens its first guess
+// can be some percent off; for thousands it rarely is, for small matrices it does not matter, and
+// own kernels take most products of fewer tokens. Trying costs time at the start.
+constexpr int64_t kLeastMeasured = 12;
 constexpr int64_t kMostMeasured = 512;
 constexpr int64_t kLeastMeasuredWeights = int64_t{4} << 20;
 constexpr int kCandidates = 8;
 constexpr int kRepeats = 5;
 // Only a clear gain decides against the first guess, so that starts agree on the choice.
 constexpr double kClearGain = 0.96;
-// Below it own kernels take most products.
-constexpr int64_t kLeastMeasured = 12;
 
 Status lt_status(cublasStatus_t status, std::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return ok_status();
@@ -153,6 +152,7 @@ Status LtMatmul::prepare(const LtShape& shape,
                 TensorView::dense(y.data(), shape.out_dtype, {tokens, shape.n})));
     fresh.choices.push_back({tokens, algorithm});
   }
+  TENON_RETURN_IF_ERROR(device_->synchronize());  // x and y go
   if (entry != nullptr) {
     *entry = std::move(fresh);
   } else {
@@ -173,10 +173,11 @@ Result<cublasLtMatmulAlgo_t> LtMatmul::fastest(
     next = (next + 1) % weights.size();
   };
   run_once(candidates[0].algo);  // kernels are loaded when they first run
+  if (candidates.size() == 1) return candidates[0].algo;
   size_t best = 0;
   double best_seconds = 0;
   const auto timer = device_->make_timer();
-  for (size_t i = 0; candidates.size() > 1 && i < candidates.size(); ++i) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
     run_once(candidates[i].algo);
     timer->start();
     for (int repeat = 0; repeat < kRepeats; ++repeat) run_once(candidates[i].algo);
@@ -189,7 +190,6 @@ Result<cublasLtMatmulAlgo_t> LtMatmul::fastest(
       best_seconds = seconds;
     }
   }
-  TENON_RETURN_IF_ERROR(device_->synchronize());
   return candidates[best].algo;
 }
 

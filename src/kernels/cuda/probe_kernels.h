@@ -1,4 +1,4 @@
-// Kernels of the probe.
+// Kernels of the probe, also for the ceilings of the micro benchmarks.
 #pragma once
 
 #include <cuda_runtime_api.h>

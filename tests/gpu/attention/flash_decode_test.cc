@@ -58,41 +58,34 @@ std::vector<Case> cases() {
         const std::string name = "Dim" + std::to_string(dim) +
                                  (dtype == DType::kF16 ? "F16" : "BF16") + "Rows" +
                                  std::to_string(tile_rows);
-        all.push_back({.name = name, .head_dim = dim, .tile_rows = tile_rows, .dtype = dtype});
-        if (dim % 64 == 0) {
-          all.push_back({.name = name + "Swizzled",
+        for (const bool swizzled : {false, true}) {
+          if (swizzled && dim % 64 != 0) continue;
+          const std::string cells = swizzled ? "Swizzled" : "";
+          all.push_back({.name = name + cells,
                          .head_dim = dim,
                          .tile_rows = tile_rows,
                          .dtype = dtype,
-                         .swizzled = true});
-          all.push_back({.name = name + "SwizzledExtends",
+                         .swizzled = swizzled});
+          all.push_back({.name = name + cells + "Extends",
                          .group = 3,
                          .head_dim = dim,
                          .tile_rows = tile_rows,
                          .dtype = dtype,
-                         .swizzled = true,
+                         .swizzled = swizzled,
                          .rows = extends});
         }
-        all.push_back({.name = name + "Extends",
-                       .group = 3,
-                       .head_dim = dim,
-                       .tile_rows = tile_rows,
-                       .dtype = dtype,
-                       .rows = extends});
       }
     }
   }
   for (const int32_t page : {1, 2, 5, 8, 24, 32, 64, 256}) {
     for (const bool heads_first : {false, true}) {
-      all.push_back({.name = "Page" + std::to_string(page) + (heads_first ? "HeadsFirst" : ""),
-                     .page_size = page,
-                     .heads_first = heads_first});
-      if (page % 8 == 0) {
-        all.push_back(
-            {.name = "Page" + std::to_string(page) + (heads_first ? "HeadsFirst" : "") + "Swizzled",
-             .page_size = page,
-             .heads_first = heads_first,
-             .swizzled = true});
+      for (const bool swizzled : {false, true}) {
+        if (swizzled && page % 8 != 0) continue;
+        all.push_back({.name = "Page" + std::to_string(page) + (heads_first ? "HeadsFirst" : "") +
+                               (swizzled ? "Swizzled" : ""),
+                       .page_size = page,
+                       .heads_first = heads_first,
+                       .swizzled = swizzled});
       }
     }
   }
@@ -284,19 +277,13 @@ TEST_P(FlashDecode, MatchesDoublePrecision) {
   params.score_scale = problem.scale() * std::numbers::log2e_v<float>;
   params.causal = c.causal;
 
-  DecodeVariant bulk = variant;
-  bulk.bulk = true;
-  const bool has_bulk = decode_supports(bulk) && decode_can_copy_bulk(bulk, params);
-
-  // Twice each: the first launch leaves the counters as the second one needs them.
-  for (int launch = 0; launch < (has_bulk ? 4 : 2); ++launch) {
-    SCOPED_TRACE(launch < 2 ? "16 bytes at a time" : "bulk copies");
+  for (int launch = 0; launch < 2; ++launch) {
     GpuMatrix out(device, c.dtype, batch.num_tokens(), width, width + 8);
     GpuMatrix lse(device, DType::kF32, batch.num_tokens(), problem.q_heads());
     params.out = out.view().data;
     params.out_stride = width + 8;
     params.lse = c.lse ? static_cast<float*>(lse.view().data) : nullptr;
-    ASSERT_EQ(launch_decode(launch < 2 ? variant : bulk, params, device->stream()), cudaSuccess);
+    ASSERT_EQ(launch_decode(variant, params, device->stream()), cudaSuccess);
     ASSERT_TRUE(device->synchronize().ok()) << device->status().message();
     // Probabilities and results are rounded once each; f32 sums and exp2 add little.
     const float unit = unit_roundoff(c.dtype);
@@ -331,24 +318,22 @@ TEST(FlashDecodeVariants, Supports) {
   EXPECT_FALSE(decode_supports({264, true, 8}));
   EXPECT_FALSE(decode_supports({100, true, 8}));
   EXPECT_FALSE(decode_supports({128, true, 32}));
-  EXPECT_TRUE(decode_supports({192, true, 8, true}));
-  EXPECT_FALSE(decode_supports({96, true, 8, true}));
-  EXPECT_FALSE(decode_supports({128, true, 64, true}));
 }
 
 TEST(FlashDecodeVariants, BulkCopies) {
-  const DecodeVariant variant{128, true, 8, true};
+  const DecodeVariant variant{128, true, 8};
   DecodeParams params;
   params.page_size = FastDivisor(32);
   params.token_stride = 256;
-  EXPECT_FALSE(decode_can_copy_bulk(variant, params)) << "as cells are not swizzled";
+  EXPECT_FALSE(decode_copies_in_bulk(variant, params)) << "as cells are not swizzled";
   params.swizzle = 7;
-  EXPECT_TRUE(decode_can_copy_bulk(variant, params));
+  EXPECT_TRUE(decode_copies_in_bulk(variant, params));
+  EXPECT_FALSE(decode_copies_in_bulk({128, true, 64}, params)) << "as the tile is wide";
   params.page_size = FastDivisor(24);
-  EXPECT_FALSE(decode_can_copy_bulk(variant, params)) << "as runs lie across pages";
+  EXPECT_FALSE(decode_copies_in_bulk(variant, params)) << "as runs lie across pages";
   params.page_size = FastDivisor(16);
   params.token_stride = 8 * 256;
-  EXPECT_FALSE(decode_can_copy_bulk(variant, params)) << "as the next cell is of another head";
+  EXPECT_FALSE(decode_copies_in_bulk(variant, params)) << "as the next cell is of another head";
 }
 
 TEST(FlashDecodeVariants, FastDivisorIsExact) {
@@ -370,8 +355,6 @@ TEST(FlashDecodeVariants, FastDivisorIsExact) {
 TEST(FlashDecodeVariants, WhatCannotBeIsRefused) {
   DecodeParams params;
   params.page_size = FastDivisor(16);
-  params.token_stride = 256;
-  EXPECT_EQ(launch_decode({128, true, 8, true}, params, nullptr), cudaErrorInvalidValue);
   params.swizzle = 7;
   EXPECT_EQ(launch_decode({96, true, 8}, params, nullptr), cudaErrorInvalidValue);
   params.page_size = FastDivisor(4);

@@ -338,8 +338,8 @@ TEST_P(FlashPrefill, MatchesDoublePrecision) {
 
   const int64_t out_width = int64_t{c.q_heads} * c.head_dim;
   std::vector<float> first;
-  for (int launch = 0; launch < 2;
-       ++launch) {  // the second finds the counters as the first left them
+  // The second launch finds the counters as the first left them.
+  for (int launch = 0; launch < 2; ++launch) {
     GpuMatrix out(device, c.dtype, problem.tokens, out_width, out_width + 16);
     GpuMatrix lse(device, DType::kF32, problem.tokens, c.q_heads);
     params.out = out.view().data;

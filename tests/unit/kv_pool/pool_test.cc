@@ -23,6 +23,16 @@ KvCacheSpec small_spec() {
   return spec;
 }
 
+// Cells that can be swizzled.
+KvCacheSpec swizzled_spec() {
+  KvCacheSpec spec = small_spec();
+  spec.head_dim_k = 64;
+  spec.head_dim_v = 128;
+  spec.block_size = 16;
+  spec.dtype = DType::kF16;
+  return spec;
+}
+
 // Gives every K and V element of every layer its own value.
 void number_cells(KvPool& pool) {
   float next = 1;
@@ -77,12 +87,7 @@ TEST(KvPool, EveryLayoutGivesEveryCellItsOwnMemory) {
 // What shared memory needs: the same piece of eight tokens that follow each other lies in eight
 // different columns of 16 bytes.
 TEST(KvPool, SwizzledCellsSpreadAPieceOverTheBanks) {
-  KvCacheSpec spec;
-  spec.num_layers = 1;
-  spec.num_kv_heads = 2;
-  spec.head_dim_k = 64;
-  spec.head_dim_v = 128;
-  spec.dtype = DType::kF16;
+  const KvCacheSpec spec = swizzled_spec();
   auto pool = KvPool::create(spec, KvLayout::kLBHNCSwizzled, 3);
   ASSERT_TRUE(pool.ok()) << pool.status().message();
   const KvView kv = pool->view(0);
@@ -158,13 +163,7 @@ TEST(KvPool, RefusesWhatCannotBe) {
 }
 
 TEST(KvPool, SwizzledCellsHaveWholeLinesOf16BitNumbers) {
-  KvCacheSpec spec;
-  spec.num_layers = 1;
-  spec.num_kv_heads = 1;
-  spec.head_dim_k = 64;
-  spec.head_dim_v = 128;
-  spec.block_size = 8;
-  spec.dtype = DType::kBF16;
+  const KvCacheSpec spec = swizzled_spec();
   const auto code = [](const KvCacheSpec& of) {
     return KvPool::create(of, KvLayout::kLBHNCSwizzled, 1).status().code();
   };

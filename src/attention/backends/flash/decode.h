@@ -36,9 +36,6 @@ struct DecodeVariant {
   int32_t head_dim = 0;   // of q, k and v; a multiple of 8, at most 256
   bool bf16 = true;       // q, k, v and out: bf16, or f16
   int32_t tile_rows = 0;  // 8, 16 or 64
-  // K and V of a run of keys come by one bulk copy, else 16 bytes at a time:
-  // decode_can_copy_bulk().
-  bool bulk = false;
 
   friend bool operator==(const DecodeVariant&, const DecodeVariant&) = default;
 };
@@ -86,9 +83,9 @@ struct DecodeParams {
   bool causal = true;
 };
 
-// Whether a variant with `bulk` can serve such pages: swizzled cells of tokens that follow each
-// other in memory, runs of them in one page.
-[[nodiscard]] bool decode_can_copy_bulk(const DecodeVariant& variant, const DecodeParams& params);
+// Whether K and V of a run of keys come by one bulk copy, and not 16 bytes at a time: narrow tiles
+// over swizzled cells of tokens that follow each other in memory, runs of them in one page.
+[[nodiscard]] bool decode_copies_in_bulk(const DecodeVariant& variant, const DecodeParams& params);
 
 // Launches on `stream` of the current device. Returns the first error of the launch itself.
 cudaError_t launch_decode(const DecodeVariant& variant,

@@ -318,7 +318,7 @@ cudaError_t launch_chosen(const DecodeVariant& variant,
                           cudaStream_t stream) {
   constexpr bool kWide = kRows > 16;
   if constexpr (kDim % 64 == 0 && !kWide) {
-    if (variant.bulk) {
+    if (decode_copies_in_bulk(variant, params)) {
       constexpr RingShape kRing = ring_shape(kDim, kWide, true);
       return launch_decode_kernel<DecodeTraits<T, kDim, kRows, kRing.warps, kRing.stages, true>>(
           params, stream);

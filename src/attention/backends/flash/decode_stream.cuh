@@ -46,8 +46,7 @@ struct DecodeTraits {
   // Of the partial results: kRows rows of output, then (maximum, sum) of each.
   static constexpr int kSlotFloats = kRows * (kDim + 2);
 
-  // Where in a stage the 16 bytes lie that are half `half` of 32-byte pair `pair` of a token's K |
-  // V.
+  // Where in a stage half `half` (16 bytes) of 32-byte pair `pair` of a token's K and V lies.
   __device__ static constexpr uint32_t cell(uint32_t token, uint32_t pair, uint32_t half) {
     const uint32_t swizzle = kBulk ? token % 8 * 16 : 0;
     return token * kRowBytes + pair / 4 * 128 + ((pair % 4 * 32 + half * 16) ^ swizzle);

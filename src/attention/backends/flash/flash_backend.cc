@@ -96,13 +96,9 @@ class FlashImpl final : public AttentionImpl {
               const DecodePart& part,
               cudaStream_t stream) const;
   void prefill(const AttentionInput& in, const FlashPlan& plan) const;
-  // Of the decode kernel for tiles of `shape`.
-  [[nodiscard]] DecodeVariant variant(const flash::DecodePlanShape& shape) const;
-
   FlashBackend* const backend_;
   const LayerParams params_;
   DecodeParams decode_;  // what does not change from step to step
-  bool bulk_ = false;    // keys of narrow tiles come by bulk copies
   PrefillParams prefill_;
 };
 
@@ -294,10 +290,6 @@ FlashImpl::FlashImpl(FlashBackend* backend, const LayerParams& params)
   prefill_.pages.token_stride = kv.token_stride;
   prefill_.pages.v_offset = kv.v_offset;
   prefill_.pages.swizzled = kv.swizzled;
-
-  DecodeVariant bulk = variant(backend->shape().narrow);
-  bulk.bulk = true;
-  bulk_ = flash::decode_supports(bulk) && flash::decode_can_copy_bulk(bulk, decode_);
 }
 
 void FlashImpl::write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) {
@@ -346,12 +338,8 @@ void FlashImpl::decode(const AttentionInput& in,
   params.blocks = part.blocks;
   const flash::DecodePlanShape& shape =
       &part == &plan.narrow ? backend_->shape().narrow : backend_->shape().wide;
-  backend_->device()->note(flash::launch_decode(variant(shape), params, stream), "flash decode");
-}
-
-DecodeVariant FlashImpl::variant(const flash::DecodePlanShape& shape) const {
-  return {params_.head_dim_qk, params_.kv.dtype == DType::kBF16, shape.tile_rows,
-          bulk_ && &shape == &backend_->shape().narrow};
+  const DecodeVariant variant{params.head_dim, params_.kv.dtype == DType::kBF16, shape.tile_rows};
+  backend_->device()->note(flash::launch_decode(variant, params, stream), "flash decode");
 }
 
 void FlashImpl::prefill(const AttentionInput& in, const FlashPlan& plan) const {

@@ -57,9 +57,8 @@ struct PrefillTraits {
   static constexpr int kQSliceBytes = kRows * 128;
   static constexpr int kQBytes = kSlices * kQSliceBytes;
   static constexpr int kKvBytes = kSlices * kKeys * 128;  // of K or V of one stage
-  // Where they lie: number d of key k is at k / 8 * kKvGroupBytes + d / 64 * kKvSliceBytes + k % 8
-  // * 128
-  // + d % 64 * 2, swizzled.
+  // Where they lie: number d of key k is, swizzled, at
+  // k / 8 * kKvGroupBytes + d / 64 * kKvSliceBytes + k % 8 * 128 + d % 64 * 2.
   static constexpr int kKvGroupBytes = kWide ? kSlices * 1024 : 1024;
   static constexpr int kKvSliceBytes = kWide ? 1024 : kKeys * 128;
   // Aligned start, K and V, barriers and the ring of work items; queries twice where they fit, so

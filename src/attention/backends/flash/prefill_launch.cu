@@ -34,8 +34,9 @@ void TensorMapWriter::write(CUtensorMap& map, const Tensor& tensor, bool bf16, b
   if (error_ != cudaSuccess) return;
   cuuint64_t strides[4];
   cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
-  for (int i = 0; i + 1 < tensor.dims; ++i)
+  for (int i = 0; i + 1 < tensor.dims; ++i) {
     strides[i] = static_cast<uint64_t>(tensor.strides[i]) * 2;
+  }
   const CUresult result =
       encode_(&map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
               static_cast<cuuint32_t>(tensor.dims), const_cast<void*>(tensor.base), tensor.sizes,
