@@ -103,6 +103,7 @@ class Checker {
     need(wanted_.sinks, AttentionFeature::kSinks, "attention sinks");
     need(wanted_.kv_sharing, AttentionFeature::kKvSharing, "KV sharing between layers");
     need(wanted_.cascade, AttentionFeature::kCascade, "cascade");
+    need(wanted_.kv_scale_per_head, AttentionFeature::kKvScalePerHead, "KV scales per head");
     need(wanted_.needs_lse, AttentionFeature::kLse, "log-sum-exp output");
     if (!wanted_.causal && wanted_.sliding_window) {
       add("sliding window without causal masking is not defined");

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,7 @@ struct AttentionRequirements {
   bool kv_sharing = false;
   bool cascade = false;
   bool needs_lse = false;
+  bool kv_scale_per_head = false;  // KvScales::k_heads, v_heads
 };
 
 enum class AttentionFeature : uint32_t {
@@ -60,7 +62,15 @@ enum class AttentionFeature : uint32_t {
   kKvSharing = 1U << 5,
   kCascade = 1U << 6,
   kLse = 1U << 7,
+  kKvScalePerHead = 1U << 8,
 };
+
+// The bits of BackendInfo::features.
+[[nodiscard]] constexpr uint32_t features(std::initializer_list<AttentionFeature> list) {
+  uint32_t bits = 0;
+  for (const AttentionFeature feature : list) bits |= static_cast<uint32_t>(feature);
+  return bits;
+}
 
 enum class GraphSupport : uint8_t { kNever, kUniformDecode, kAlways };
 
@@ -103,10 +113,19 @@ struct LayerParams {
   int32_t num_kv_heads = 0;
   int32_t head_dim_qk = 0;
   int32_t head_dim_v = 0;
-  float scale = 0.0F;                     // applied to q . k
+  float scale = 0.0F;                     // applied to q . k, first of all
   std::optional<int32_t> sliding_window;  // keys visible: q_pos - k_pos < window
   float logits_soft_cap = 0.0F;           // 0: off; else cap * tanh(s / cap)
-  KvView kv;                              // where this layer's K and V live
+  // [q_heads], added after the soft cap: slope * (k_pos - q_pos) (ALiBi, arXiv:2108.12409). Empty:
+  // off. Host memory that outlives the impl.
+  std::span<const float> alibi_slopes;
+  // [q_heads], a score that every row's softmax sums once without a value (arXiv:2309.17453, as
+  // learned by gpt-oss): part of the LSE. Empty: off. Host memory that outlives the impl.
+  std::span<const float> sinks;
+  // The layer reads keys that an earlier layer writes: `kv` is that layer's, write_kv() does
+  // nothing.
+  bool shares_kv = false;
+  KvView kv;  // where this layer's K and V live
 };
 
 // kInvalidArgument when the batch exceeds the limits; every build_metadata asks.
@@ -117,12 +136,21 @@ struct GraphBounds {
   int32_t num_rows = 0;
 };
 
+// How far one plan shares prefixes.
+struct CascadeUse {
+  int32_t groups = 0;           // levels of the prefix tree that are read once for all their rows
+  int32_t rows = 0;             // rows in at least one of them
+  int64_t tokens_not_read = 0;  // keys, of all rows, less than without cascade
+};
+
 class AttentionMetadata {
  public:
   virtual ~AttentionMetadata() = default;
   // Which rows go which way, for logs and tests: "decode rows 0..31 split-kv 4; prefill
   // rows 32..33".
   [[nodiscard]] virtual std::string describe() const = 0;
+  // What shared prefixes saved in this step; nothing if each row is on its own.
+  [[nodiscard]] virtual CascadeUse cascade() const { return {}; }
 };
 
 // What one layer's attention reads and writes in a step of T tokens. Rows may be strided.
@@ -199,11 +227,19 @@ enum class AttentionSplit : uint8_t {
   kSplit,    // a decode kernel for decode rows, then a prefill kernel for the others
 };
 
+// Whether rows with a common prefix read it together (--cascade).
+enum class CascadeMode : uint8_t {
+  kAuto,  // where the backend's cost model expects a gain
+  kOn,    // wherever rows share whole pages
+  kOff,
+};
+
 // What a backend is built from: the facts of its KV group and the machine.
 struct BackendContext {
   AttentionRequirements requirements;
   Device* device = nullptr;  // borrowed; outlives the backend
   AttentionSplit split = AttentionSplit::kAuto;
+  CascadeMode cascade = CascadeMode::kAuto;
   ThreadPool* pool = nullptr;  // borrowed; outlives the backend
   std::string isa = "auto";    // as --cpu-isa
 };

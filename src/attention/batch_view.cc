@@ -27,10 +27,11 @@ Result<std::vector<BatchSpecRow>> parse_batch_spec(std::string_view spec) {
   constexpr int64_t kMaxRows = 1 << 20;  // a slip of the pen must not take gigabytes
   std::vector<BatchSpecRow> rows;
   size_t pos = 0;
+  int32_t term = 0;
   const auto error = [&](std::string_view what) {
     return invalid_argument(
-        "batch '{}': {} at position {} (grammar: [COUNT]qQUERY[sKEYS]_..., "
-        "numbers may end in k or m: 2q2k_32q1s8k)",
+        "batch '{}': {} at position {} (grammar: [COUNT]qQUERY[sKEYS][pSHARED[+SHARED]]_..., "
+        "numbers may end in k or m: 2q2k_32q1s8kp4k)",
         spec, what, pos);
   };
   while (true) {
@@ -50,9 +51,31 @@ Result<std::vector<BatchSpecRow>> parse_batch_spec(std::string_view spec) {
       if (seq_len < 0) return error("expected a number of keys");
       if (seq_len != 0 && seq_len < query_len) return error("fewer keys than queries");
     }
+    int64_t root_prefix = 0;
+    int64_t term_prefix = 0;
+    if (pos < spec.size() && spec[pos] == 'p') {
+      ++pos;
+      term_prefix = parse_count(spec, &pos);
+      if (term_prefix < 0) return error("expected a number of shared keys");
+      if (pos < spec.size() && spec[pos] == '+') {
+        ++pos;
+        root_prefix = term_prefix;
+        const int64_t more = parse_count(spec, &pos);
+        if (more < 0) return error("expected a number of shared keys");
+        term_prefix += more;
+      }
+      if (term_prefix > seq_len - query_len) {
+        return error("shared keys must be computed before the queries: at most keys - query");
+      }
+    }
     if (count + static_cast<int64_t>(rows.size()) > kMaxRows) return error("too many requests");
-    rows.insert(rows.end(), static_cast<size_t>(count),
-                {static_cast<int32_t>(query_len), static_cast<int32_t>(seq_len)});
+    BatchSpecRow row;
+    row.query_len = static_cast<int32_t>(query_len);
+    row.seq_len = static_cast<int32_t>(seq_len);
+    row.root_prefix = static_cast<int32_t>(root_prefix);
+    row.term_prefix = static_cast<int32_t>(term_prefix);
+    row.term = term++;
+    rows.insert(rows.end(), static_cast<size_t>(count), row);
     if (pos == spec.size()) return rows;
     if (spec[pos] != '_') return error("expected '_' or the end");
     ++pos;

@@ -4,7 +4,8 @@
 // Row order: decode rows first (query length <= decode threshold and context present), then short
 // extends, long extends, prefills (no context). The batch grammar writes it: "2q2k_32q1s8k" is two
 // requests of 2048 query tokens on 2048 keys and 32 of 1 query token on 8192 keys ("s" defaults to
-// the query length).
+// the query length). "16q1s4kp2k": the 16 share the keys of their first 2048 tokens;
+// "8q1s4kp1k+2k_8q1s4kp1k+2k": all 16 share their first 1024, and each eight the 2048 after them.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,17 @@
 
 namespace tenon {
 
+// Rows whose tables begin alike: a node of the batch's prefix tree. Its keys are read once for all
+// of its rows (cascade attention). A level covers pages [begin_page, end_page) of each of its rows'
+// tables, which are the same blocks; its parent covers [.., begin_page).
+struct PrefixGroup {
+  int32_t parent = -1;  // index of an earlier group; -1: none
+  int32_t first = 0;    // its rows are prefix_rows[first, first + count)
+  int32_t count = 0;
+  int32_t begin_page = 0;
+  int32_t end_page = 0;
+};
+
 // Borrowed spans, valid for the step. B rows, T tokens.
 struct BatchView {
   std::span<const int32_t>
@@ -26,6 +38,10 @@ struct BatchView {
   std::span<const int32_t> page_indptr;   // [B + 1] into page_indices
   std::span<const int32_t> page_indices;  // block ids, row by row: ceil(seq_len / block_size) each
   std::span<const int64_t> slot_mapping;  // [T] where token t's K and V go; -1: nowhere (padding)
+  // What a backend may use, or not: see attention/cascade.h. Only decode rows are in groups; every
+  // row has keys of its own behind its groups' pages; parents come before their children.
+  std::span<const PrefixGroup> prefix_groups = {};
+  std::span<const int32_t> prefix_rows = {};  // a row at most once
   int32_t num_decode_rows = 0, num_extend_rows = 0, num_prefill_rows = 0;
   int32_t num_decode_tokens = 0, num_extend_tokens = 0, num_prefill_tokens = 0;
   int32_t max_query_len = 0;
@@ -54,6 +70,9 @@ struct BatchView {
 struct BatchSpecRow {
   int32_t query_len = 0;
   int32_t seq_len = 0;
+  int32_t root_prefix = 0;  // first keys, shared by all rows of the batch with the same number here
+  int32_t term_prefix = 0;  // first keys, root included, shared by the rows of the term
+  int32_t term = 0;
 };
 // "2q2k_32q1s8k" -> 34 rows. Errors: kInvalidArgument with the position of the mistake.
 Result<std::vector<BatchSpecRow>> parse_batch_spec(std::string_view spec);

@@ -121,8 +121,8 @@ Result<Subject> Subject::create(const AttentionRegistry& registry,
   params.sliding_window = problem.c.sliding_window;
   params.logits_soft_cap = problem.c.soft_cap;
   params.kv = s.pool_.view(kLayer);
-  params.kv.k_scale = problem.c.k_scale;
-  params.kv.v_scale = problem.c.v_scale;
+  params.kv.scales.k = problem.c.k_scale;
+  params.kv.scales.v = problem.c.v_scale;
   s.impl_ = s.backend_->make_impl(params);
   TENON_RETURN_IF_ERROR(s.write(problem));
   return s;

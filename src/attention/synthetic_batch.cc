@@ -1,6 +1,7 @@
 #include "attention/synthetic_batch.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -20,12 +21,42 @@ int row_class(const BatchSpecRow& row) {
   return 3;
 }
 
+// Numbers the pages of rows in order; shared ones once.
+class PageTables {
+ public:
+  explicit PageTables(int32_t block_size) : block_size_(block_size) {}
+
+  // The pages of the next row.
+  void next(const BatchSpecRow& row, std::vector<int32_t>& table) {
+    table.clear();
+    const int32_t root = row.root_prefix / block_size_;
+    const int32_t term = row.term_prefix / block_size_;
+    take_shared(roots_[row.root_prefix], root, table);
+    take_shared(terms_[row.term], term - root, table);
+    while (static_cast<int32_t>(table.size()) < num_pages(row.seq_len, block_size_)) {
+      table.push_back(next_++);
+    }
+  }
+  [[nodiscard]] int64_t num_pages_used() const { return next_; }
+
+ private:
+  void take_shared(std::vector<int32_t>& pages, int32_t count, std::vector<int32_t>& table) {
+    while (static_cast<int32_t>(pages.size()) < count) pages.push_back(next_++);
+    table.insert(table.end(), pages.begin(), pages.begin() + count);
+  }
+
+  int32_t block_size_;
+  int32_t next_ = 0;
+  std::map<int32_t, std::vector<int32_t>> roots_, terms_;
+};
+
 }  // namespace
 
 int64_t blocks_needed(const std::vector<BatchSpecRow>& rows, int32_t block_size) {
-  int64_t blocks = 1;
-  for (const BatchSpecRow& row : rows) blocks += num_pages(row.seq_len, block_size);
-  return blocks;
+  PageTables tables(block_size);
+  std::vector<int32_t> table;
+  for (const BatchSpecRow& row : rows) tables.next(row, table);
+  return 1 + tables.num_pages_used();
 }
 
 void fill_view(SyntheticBatch& batch) {
@@ -75,11 +106,15 @@ SyntheticBatch make_batch(std::vector<BatchSpecRow> rows,
   SyntheticBatch batch;
   batch.query_start_loc.push_back(0);
   batch.page_indptr.push_back(0);
+  PageTables tables(block_size);
+  std::vector<int32_t> table;
   for (const BatchSpecRow& row : rows) {
-    const auto pages = static_cast<size_t>(num_pages(row.seq_len, block_size));
+    tables.next(row, table);
     const auto first_page = static_cast<size_t>(batch.page_indptr.back());
-    for (size_t i = 0; i < pages; ++i) batch.page_indices.push_back(free_blocks[first_page + i]);
-    batch.page_indptr.push_back(static_cast<int32_t>(first_page + pages));
+    for (const int32_t page : table) {
+      batch.page_indices.push_back(free_blocks[static_cast<size_t>(page)]);
+    }
+    batch.page_indptr.push_back(static_cast<int32_t>(batch.page_indices.size()));
     batch.query_start_loc.push_back(batch.query_start_loc.back() + row.query_len);
     batch.seq_lens.push_back(row.seq_len);
     for (int32_t i = 0; i < row.query_len; ++i) {
@@ -94,6 +129,14 @@ SyntheticBatch make_batch(std::vector<BatchSpecRow> rows,
   }
   fill_view(batch);
   return batch;  // vectors keep their memory when they move, so the spans stay right
+}
+
+void share_prefixes(SyntheticBatch& batch, int32_t block_size) {
+  PrefixPlanner planner;
+  planner.prepare(batch.view.num_rows());
+  batch.prefixes = planner.find(batch.view, block_size);
+  batch.view.prefix_groups = batch.prefixes.groups;
+  batch.view.prefix_rows = batch.prefixes.rows;
 }
 
 std::vector<float> random_floats(size_t count, uint64_t seed) {

@@ -11,6 +11,7 @@
 
 #include "attention/backend.h"
 #include "attention/batch_view.h"
+#include "attention/cascade.h"
 #include "kv_cache/pool.h"
 
 namespace tenon {
@@ -23,7 +24,11 @@ struct SyntheticBatch {
   std::vector<int32_t> query_start_loc, seq_lens, page_indptr, page_indices;
   std::vector<int64_t> slot_mapping;
   BatchView view;
+  PrefixTree prefixes;  // set by share_prefixes()
 };
+
+// Finds the prefix tree of the batch and puts it into its view.
+void share_prefixes(SyntheticBatch& batch, int32_t block_size);
 
 // Rows are sorted into the view's order (decode, extend, prefill). Pages are distinct blocks of [1,
 // num_blocks) in an order drawn from `seed`; seed 0: ascending. Requires: enough blocks.

@@ -1,6 +1,11 @@
 #include "kv_cache/layout.h"
 
 namespace tenon {
+namespace {
+
+constexpr int64_t kScaleAlignment = 16;  // scales and blocks begin where a GPU can copy 16 bytes
+
+}  // namespace
 
 std::string_view kv_layout_name(KvLayout layout) {
   switch (layout) {
@@ -18,9 +23,23 @@ bool KvCacheSpec::allows(KvLayout layout) const {
           block_size % 8 == 0);
 }
 
+int64_t KvCacheSpec::cell_bytes_per_layer() const {
+  const int64_t cells = int64_t{num_kv_heads} * block_size;
+  const int64_t bytes = dtype_bytes(dtype, cells * (int64_t{head_dim_k} + head_dim_v));
+  if (dtype != DType::kI8) return bytes;
+  return (bytes + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
+}
+
+int64_t KvCacheSpec::bytes_per_layer() const {
+  if (dtype != DType::kI8) return cell_bytes_per_layer();
+  const int64_t scales =
+      int64_t{num_kv_heads} * 2 * block_size * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = cell_bytes_per_layer() + scales;
+  return (bytes + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
+}
+
 int64_t KvCacheSpec::bytes_per_block() const {
-  const int64_t cells = int64_t{num_layers} * num_kv_heads * block_size;
-  return dtype_bytes(dtype, cells * (int64_t{head_dim_k} + head_dim_v));
+  return num_layers * bytes_per_layer();
 }
 
 }  // namespace tenon

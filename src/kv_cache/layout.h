@@ -4,7 +4,9 @@
 // with 64-bit offsets, of which one layout also permutes a cell's content (KvView::element()).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "base/status.h"
@@ -32,12 +34,35 @@ struct KvCacheSpec {
   int32_t head_dim_k = 0;
   int32_t head_dim_v = 0;
   int32_t block_size = 16;    // tokens per block
-  DType dtype = DType::kF16;  // f32, f16, bf16
+  DType dtype = DType::kF16;  // f32, f16, bf16, f8e4m3, i8 (with a scale for each token and head)
 
+  // Bytes of one block in one layer: its cells, then its token scales if the type has them.
+  [[nodiscard]] int64_t cell_bytes_per_layer() const;
+  [[nodiscard]] int64_t bytes_per_layer() const;
   // Bytes of one block over all layers.
   [[nodiscard]] int64_t bytes_per_block() const;
   // Whether the layout exists for such cells.
   [[nodiscard]] bool allows(KvLayout layout) const;
+};
+
+// What stored values are multiplied by to be real ones, on the write and on the read path. A part
+// of the view's type, so that no kernel can be handed cells without it.
+struct KvScales {
+  float k = 1.0F;
+  float v = 1.0F;
+  // [kv_heads] on top of those; empty: 1. Host memory that outlives the view.
+  std::span<const float> k_heads;
+  std::span<const float> v_heads;
+
+  [[nodiscard]] float k_of(int32_t head) const {
+    return k_heads.empty() ? k : k * k_heads[static_cast<size_t>(head)];
+  }
+  [[nodiscard]] float v_of(int32_t head) const {
+    return v_heads.empty() ? v : v * v_heads[static_cast<size_t>(head)];
+  }
+  [[nodiscard]] bool all_one() const {
+    return k == 1.0F && v == 1.0F && k_heads.empty() && v_heads.empty();
+  }
 };
 
 // The KV cells of one layer. Element (block, head, token, i) of K is at
@@ -57,9 +82,11 @@ struct KvView {
   int64_t token_stride = 0;
   int64_t v_offset = 0;
   bool swizzled = false;  // kLBHNCSwizzled
-  float k_scale =
-      1.0F;  // stored value * scale = real value; used on the write and on the read path
-  float v_scale = 1.0F;
+  KvScales scales;
+  // With kI8 every token and head has a scale of its own for K and one for V (f32, the largest
+  // magnitude / 127), besides `scales`. They lie in the block behind its cells: [head][K,
+  // V][token]. Elements, which are bytes, from a block's start; 0: the type has none.
+  int64_t token_scale_offset = 0;
 
   [[nodiscard]] int64_t k_offset(int64_t block, int64_t head, int64_t token) const {
     return block * block_stride + head * head_stride + token * token_stride;
@@ -67,6 +94,13 @@ struct KvView {
   // Where element i of a cell's K, then V, is: i of V counts from v_offset.
   [[nodiscard]] int64_t element(int64_t block, int64_t head, int64_t token, int64_t i) const {
     return k_offset(block, head, token) + (swizzled ? i ^ token % 8 * 8 : i);
+  }
+  // K's scales of the tokens of a block and head; V's follow after block_size of them. Requires:
+  // token_scale_offset != 0, host memory.
+  [[nodiscard]] float* token_scales(int64_t block, int64_t head) const {
+    return reinterpret_cast<float*>(static_cast<std::byte*>(base) + block * block_stride +
+                                    token_scale_offset) +
+           head * 2 * block_size;
   }
 };
 

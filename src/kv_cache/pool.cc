@@ -9,7 +9,8 @@ namespace tenon {
 namespace {
 
 bool is_kv_dtype(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
+         dtype == DType::kF8E4M3 || dtype == DType::kI8;
 }
 
 bool same_spec(const KvCacheSpec& a, const KvCacheSpec& b) {
@@ -31,7 +32,7 @@ Result<KvPool> KvPool::create(const KvCacheSpec& spec,
         spec.num_layers, spec.num_kv_heads, spec.head_dim_k, spec.head_dim_v, spec.block_size);
   }
   if (!is_kv_dtype(spec.dtype)) {
-    return unsupported("KV cache: dtype {} (supported: F32, F16, BF16)",
+    return unsupported("KV cache: dtype {} (supported: F32, F16, BF16, F8_E4M3, I8)",
                        dtype_traits(spec.dtype).name);
   }
   if (!spec.allows(layout)) {
@@ -69,7 +70,8 @@ KvView KvPool::view(int32_t layer) const {
   TENON_CHECK_GE(layer, 0);
   TENON_CHECK_LT(layer, spec_.num_layers);
   const int64_t content = int64_t{spec_.head_dim_k} + spec_.head_dim_v;
-  const int64_t layer_block = content * spec_.num_kv_heads * spec_.block_size;
+  const int64_t element = dtype_bytes(spec_.dtype, 1);
+  const int64_t layer_block = spec_.bytes_per_layer() / element;  // elements
   KvView view;
   view.dtype = spec_.dtype;
   view.num_blocks = num_blocks_;
@@ -78,6 +80,7 @@ KvView KvPool::view(int32_t layer) const {
   view.head_dim_v = spec_.head_dim_v;
   view.block_size = spec_.block_size;
   view.v_offset = spec_.head_dim_k;
+  if (spec_.dtype == DType::kI8) view.token_scale_offset = spec_.cell_bytes_per_layer();
   int64_t layer_stride = 0;
   switch (layout_) {
     case KvLayout::kLBHNC:

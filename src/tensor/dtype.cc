@@ -8,7 +8,7 @@
 namespace tenon {
 namespace {
 
-constexpr std::array<DTypeTraits, 14> kTraits = {{
+constexpr std::array<DTypeTraits, 15> kTraits = {{
     {"F32", 1, 4},
     {"F16", 1, 2},
     {"BF16", 1, 2},
@@ -23,6 +23,7 @@ constexpr std::array<DTypeTraits, 14> kTraits = {{
     {"Q4_K", 256, 144},
     {"Q5_K", 256, 176},
     {"Q6_K", 256, 210},
+    {"F8_E4M3", 1, 1},
 }};
 
 }  // namespace
@@ -83,6 +84,34 @@ uint16_t f32_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<uint16_t>((bits >> 16) | 0x40U);
   return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
+}
+
+float f8e4m3_to_f32(uint8_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80U) << 24;
+  const uint32_t exponent = (bits >> 3) & 0xFU;
+  const uint32_t mantissa = bits & 0x7U;
+  if (exponent == 0xF && mantissa == 0x7) return std::bit_cast<float>(sign | 0x7FC00000U);
+  if (exponent == 0) {  // zero and subnormals: multiples of 2^-9
+    const float value = static_cast<float>(mantissa) * 0x1p-9F;
+    return sign == 0 ? value : -value;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+}
+
+uint8_t f32_to_f8e4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80U);
+  const uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return sign | 0x7FU;   // NaN
+  if (magnitude >= 0x43E00000U) return sign | 0x7EU;  // 448 and more
+  if (magnitude < 0x3C800000U) {                      // below 2^-6: multiples of 2^-9
+    // Adding 2^14 leaves 2^-9 as the last bit of the mantissa, rounded to nearest even.
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14F;
+    return sign | static_cast<uint8_t>(std::bit_cast<uint32_t>(shifted) & 0xFU);
+  }
+  // Values up to 464 would round to 448, which was taken above.
+  const uint32_t rounded = magnitude + 0x7FFFFU + ((magnitude >> 20) & 1U) - (120U << 23);
+  return sign | static_cast<uint8_t>(rounded >> 20);
 }
 
 }  // namespace tenon

@@ -23,6 +23,7 @@ enum class DType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kF8E4M3,  // 4 exponent, 3 mantissa bits, no infinity, largest 448 (OCP OFP8)
 };
 
 struct DTypeTraits {
@@ -43,5 +44,11 @@ struct DTypeTraits {
 [[nodiscard]] uint16_t f32_to_f16(float value);
 [[nodiscard]] float bf16_to_f32(uint16_t bits);
 [[nodiscard]] uint16_t f32_to_bf16(float value);
+
+// OCP 8-bit Floating Point Specification (OFP8) 1.0, E4M3: bias 7, S.1111.111 is NaN. Round to
+// nearest even; what is larger than 448, infinity too, becomes 448 (saturating mode).
+inline constexpr float kF8E4M3Max = 448.0F;
+[[nodiscard]] float f8e4m3_to_f32(uint8_t bits);
+[[nodiscard]] uint8_t f32_to_f8e4m3(float value);
 
 }  // namespace tenon

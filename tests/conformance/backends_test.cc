@@ -72,7 +72,7 @@ TEST(Conformance, FindsABackendThatIsWrong) {
     }
     std::unique_ptr<AttentionImpl> make_impl(const LayerParams& params) override {
       LayerParams changed = params;
-      changed.kv.k_scale = 1.0F;
+      changed.kv.scales.k = 1.0F;
       return inner_->make_impl(changed);
     }
 

@@ -36,8 +36,8 @@ KvWriteArgs common_args(const KvView& kv,
   args.token_stride = kv.token_stride;
   args.v_offset = kv.v_offset;
   args.swizzled = kv.swizzled;
-  args.inverse_k_scale = 1.0F / kv.k_scale;
-  args.inverse_v_scale = 1.0F / kv.v_scale;
+  args.inverse_k_scale = 1.0F / kv.scales.k;
+  args.inverse_v_scale = 1.0F / kv.scales.v;
   args.tokens = static_cast<int32_t>(k.rows());
   args.kv_heads = kv.num_kv_heads;
   args.head_dim_k = kv.head_dim_k;

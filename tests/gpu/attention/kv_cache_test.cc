@@ -78,8 +78,8 @@ TEST_P(KvWrite, CellsHoldWhatTheHostComputes) {
       auto pool = make_pool(device, spec, c.layout, blocks);
       ASSERT_TRUE(pool.ok()) << pool.status().message();
       KvView kv = pool->view(1);
-      kv.k_scale = 2.0F;  // exact in every type
-      kv.v_scale = 0.5F;
+      kv.scales.k = 2.0F;  // exact in every type
+      kv.scales.v = 0.5F;
 
       std::vector<int64_t> slots(static_cast<size_t>(tokens));
       std::vector<int32_t> positions(static_cast<size_t>(tokens));

@@ -268,9 +268,9 @@ void CpuImpl::write_token(const float* k, const float* v, int64_t slot) const {
   auto* base = static_cast<std::byte*>(kv.base);
   for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
     const int64_t cell = kv.k_offset(block, head, slot % kv.block_size);
-    backend_->kernels().store_cells(k + int64_t{head} * kv.head_dim_k, kv.k_scale, kv.head_dim_k,
+    backend_->kernels().store_cells(k + int64_t{head} * kv.head_dim_k, kv.scales.k, kv.head_dim_k,
                                     kv.dtype, base + dtype_bytes(kv.dtype, cell));
-    backend_->kernels().store_cells(v + int64_t{head} * kv.head_dim_v, kv.v_scale, kv.head_dim_v,
+    backend_->kernels().store_cells(v + int64_t{head} * kv.head_dim_v, kv.scales.v, kv.head_dim_v,
                                     kv.dtype, base + dtype_bytes(kv.dtype, cell + kv.v_offset));
   }
 }
@@ -335,7 +335,7 @@ void CpuImpl::load_queries(const Call& call,
     const int64_t head = int64_t{item.kv_head} * task.group + r % task.group;
     const float* src =
         call.q.row<const float>(token + item.query_begin + r / task.group) + head * dim;
-    backend_->kernels().scale(src, params_.scale * params_.kv.k_scale, dim,
+    backend_->kernels().scale(src, params_.scale * params_.kv.scales.k, dim,
                               scratch.q + int64_t{r} * padded(dim));
   }
 }
@@ -402,7 +402,7 @@ void CpuImpl::finish(const Call& call,
       std::fill_n(out, dim, 0.0F);
     } else {
       backend_->kernels().scale(state.acc + int64_t{r} * padded(dim),
-                                params_.kv.v_scale / state.sum[r], dim, out);
+                                params_.kv.scales.v / state.sum[r], dim, out);
     }
     if (!call.lse.empty()) {
       call.lse[static_cast<size_t>(token * params_.num_q_heads + head)] =

@@ -251,7 +251,7 @@ std::unique_ptr<AttentionImpl> FlashBackend::make_impl(const LayerParams& params
   TENON_CHECK_GT(params.scale, 0.0F);
   TENON_CHECK(!params.sliding_window && params.logits_soft_cap == 0.0F);
   // The prefill kernel takes cells as they are.
-  if (params.kv.k_scale != 1.0F || params.kv.v_scale != 1.0F) shape_.has_prefill = false;
+  if (params.kv.scales.k != 1.0F || params.kv.scales.v != 1.0F) shape_.has_prefill = false;
   return std::make_unique<FlashImpl>(this, params);
 }
 
@@ -276,8 +276,8 @@ FlashImpl::FlashImpl(FlashBackend* backend, const LayerParams& params)
   decode_.num_kv_heads = params.num_kv_heads;
   decode_.group = FastDivisor(params.num_q_heads / params.num_kv_heads);
   decode_.head_dim = params.head_dim_qk;
-  decode_.score_scale = params.scale * kv.k_scale * std::numbers::log2e_v<float>;
-  decode_.out_scale = kv.v_scale;
+  decode_.score_scale = params.scale * kv.scales.k * std::numbers::log2e_v<float>;
+  decode_.out_scale = kv.scales.v;
   decode_.causal = backend->group().causal;
 
   prefill_.shape = backend->shape().prefill;

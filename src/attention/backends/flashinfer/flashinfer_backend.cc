@@ -455,8 +455,8 @@ void FlashinferImpl::forward(const AttentionInput& in, const AttentionMetadata& 
   args.kv.page_size = kv.block_size;
   args.kv.num_kv_heads = kv.num_kv_heads;
   args.num_q_heads = group.num_q_heads;
-  args.scale = params_.scale * kv.k_scale;
-  args.v_scale = kv.v_scale;
+  args.scale = params_.scale * kv.scales.k;
+  args.v_scale = kv.scales.v;
 
   LayerArgs layer{args, args};
   TENON_CHECK_EQ(in.k.stride[0], in.v.stride[0]);
