@@ -286,6 +286,7 @@ ConformanceResult run_trial(const Run& run,
   context.requirements = trial.problem.requirements;
   context.device = &device;
   context.split = trial.problem.c.split;
+  context.cascade = trial.problem.c.cascade;
   context.isa = isa;
   std::optional<Output> first;
   const std::vector<int> one = {1};

@@ -46,7 +46,12 @@ struct ConformanceCase {
   float soft_cap = 0.0F;
   float k_scale = 1.0F;
   float v_scale = 1.0F;
+  bool head_scales = false;  // scales differ from head to head, too
+  bool alibi = false;
+  bool sinks = false;
+  bool shares_kv = false;  // a second layer reads the cells that the first one wrote
   AttentionSplit split = AttentionSplit::kAuto;
+  CascadeMode cascade = CascadeMode::kOn;  // for batches with shared prefixes
   ConformanceRope rope;
   int32_t graph_rows = 0;   // > 0: the batch, of single tokens, is padded to this and also replayed
   int32_t max_seq_len = 0;  // the limit to prepare for; 0: what the batch needs

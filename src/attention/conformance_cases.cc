@@ -4,10 +4,10 @@
 namespace tenon {
 namespace {
 
-constexpr int32_t kHeadDims[] = {32, 64, 72, 80, 96, 128, 192, 256};
-constexpr int32_t kGroups[] = {1, 2, 3, 4, 5, 7, 8, 16};
-constexpr int32_t kBlockSizes[] = {1, 8, 16, 32};
-constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr int32_t kHeadDims[] = {32, 64, 72, 80, 96, 128, 192, 256, 512};
+constexpr int32_t kGroups[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 64};
+constexpr int32_t kBlockSizes[] = {1, 8, 16, 32, 256};
+constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI8};
 constexpr KvLayout kLayouts[] = {KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::kBLHNC};
 // Around a vector, a tile, a page.
 constexpr int32_t kWindows[] = {1, 7, 16, 64, 100};
@@ -28,6 +28,17 @@ const char* const kBatches[] = {"q1s1",
                                 "q40s1060",
                                 "q1s4_q2s0_q1s7_q0s4",
                                 "q1s2000_8q1s5_q30"};
+
+// Rows that share prefixes: all of them, some, groups side by side and nested, prefixes that end
+// inside a page or a tile, a row of several queries, rows whose prefix is all they have.
+const char* const kPrefixBatches[] = {
+    "4q1s300p256",
+    "6q1s150p128_2q1s90_q33",
+    "3q1s1100p1024_5q1s700p640_q1s700",
+    "3q1s600p64+448_4q1s700p64+576_2q1s70p64_q20s90",
+    "8q1s65p64_2q1s81p80",
+    "20q1s230p192_3q1s20p16",
+};
 
 std::vector<ConformanceCase> quick_cases() {
   std::vector<ConformanceCase> cases;
@@ -69,6 +80,38 @@ std::vector<ConformanceCase> quick_cases() {
   add([](ConformanceCase& c) { c.soft_cap = 20.0F, c.sliding_window = 33; });
   add([](ConformanceCase& c) { c.causal = false; });
   add([](ConformanceCase& c) { c.k_scale = 0.5F, c.v_scale = 4.0F, c.kv_dtype = DType::kBF16; });
+  add([](ConformanceCase& c) { c.alibi = true; });
+  add([](ConformanceCase& c) { c.sinks = true; });
+  add([](ConformanceCase& c) {
+    c.sinks = c.alibi = true, c.soft_cap = 10.0F, c.sliding_window = 40;
+  });
+  add([](ConformanceCase& c) { c.causal = false, c.sinks = c.alibi = true; });
+  add([](ConformanceCase& c) { c.shares_kv = true; });
+  for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
+    add([&](ConformanceCase& c) {
+      c.kv_dtype = dtype, c.batch = "q1s1100_q1s90_q30s85_q140", c.head_scales = true;
+      c.k_scale = 0.7F, c.v_scale = 1.3F;
+    });
+    add([&](ConformanceCase& c) {
+      c.kv_dtype = dtype, c.sinks = c.alibi = true, c.sliding_window = 50, c.head_dim_qk = 72;
+    });
+    add([&](ConformanceCase& c) { c.kv_dtype = dtype, c.head_dim_v = 24, c.block_size = 7; });
+    add([&](ConformanceCase& c) { c.kv_dtype = dtype, c.shares_kv = true; });
+  }
+  for (const char* batch : kPrefixBatches) {
+    for (const DType dtype : kDTypes) {
+      add([&](ConformanceCase& c) { c.batch = batch, c.kv_dtype = dtype; });
+    }
+    add([&](ConformanceCase& c) {
+      c.batch = batch, c.cascade = CascadeMode::kAuto, c.num_kv_heads = 6;
+    });
+    add([&](ConformanceCase& c) { c.batch = batch, c.sinks = true, c.soft_cap = 12.0F; });
+    add([&](ConformanceCase& c) { c.batch = batch, c.alibi = true, c.block_size = 64; });
+    add([&](ConformanceCase& c) { c.batch = batch, c.sliding_window = 200, c.block_size = 1; });
+    add([&](ConformanceCase& c) {
+      c.batch = batch, c.kv_dtype = DType::kI8, c.head_scales = true, c.num_q_heads = 14;
+    });
+  }
   return cases;
 }
 
@@ -293,6 +336,12 @@ std::string describe_case(const ConformanceCase& c) {
   if (c.sliding_window) text += fmt::format(" window {}", *c.sliding_window);
   if (c.soft_cap > 0) text += fmt::format(" cap {}", c.soft_cap);
   if (c.k_scale != 1 || c.v_scale != 1) text += fmt::format(" scales {}/{}", c.k_scale, c.v_scale);
+  if (c.head_scales) text += " and by head";
+  if (c.alibi) text += " alibi";
+  if (c.sinks) text += " sinks";
+  if (c.shares_kv) text += " shared kv";
+  if (c.cascade == CascadeMode::kAuto) text += " cascade auto";
+  if (c.cascade == CascadeMode::kOff) text += " cascade off";
   if (c.split == AttentionSplit::kUnified) text += " unified";
   if (c.split == AttentionSplit::kSplit) text += " split";
   if (c.rope.rotary_dim > 0) {

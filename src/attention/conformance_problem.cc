@@ -42,6 +42,11 @@ double max_norm(
   return std::sqrt(largest);
 }
 
+// How much larger a value may come back than it was stored: half a unit of three mantissa bits.
+double quantised_growth(DType dtype) {
+  return dtype == DType::kF8E4M3 ? 1.0625 : 1.0;
+}
+
 // An f32 score is off by about an epsilon of |q| |k| scale, a weight by as much relative to itself,
 // the output by that times the largest |v| (twice: numerator and sum), plus the roundings of the
 // weighted sum itself. Roundings to 16 bits come on top: of the weights before they meet V or are
@@ -52,13 +57,19 @@ void set_tolerances(Problem& p) {
   const int64_t k_end = q_end + p.k_width();
   const double q_norm = max_norm(p.activations, p.qkv_stride(), 0, q_end, r.head_dim_qk);
   const double k_norm =
+      quantised_growth(r.kv_dtype) *
       std::max(max_norm(p.activations, p.qkv_stride(), q_end, k_end, r.head_dim_qk),
                max_norm(p.context_k, p.k_width(), 0, p.k_width(), r.head_dim_qk));
   // The largest value is the largest norm of vectors of one.
   const double v_max =
+      quantised_growth(r.kv_dtype) *
       std::max(max_norm(p.activations, p.qkv_stride(), k_end, k_end + p.v_width(), 1),
                max_norm(p.context_v, p.v_width(), 0, p.v_width(), 1));
-  const double score_error = kEpsilon * (1 + p.softmax_scale() * q_norm * k_norm);
+  double score = p.softmax_scale() * q_norm * k_norm;
+  for (const float slope : p.alibi_slopes) {
+    score = std::max(score, double{slope} * p.batch.view.max_seq_len);
+  }
+  const double score_error = kEpsilon * (1 + score);
   p.out_tolerance = v_max * (2 * score_error + 4 * kEpsilon);
   p.lse_tolerance = 4 * score_error;  // the score's, and the rounding of a sum as large as a score
   if (r.q_dtype == DType::kF32) return;
@@ -111,11 +122,15 @@ int64_t slot_of(const Problem& p, int32_t row, int32_t key) {
 void fill_inputs(Problem& p, uint64_t seed) {
   const BatchView& view = p.batch.view;
   const DType dtype = p.requirements.q_dtype;
+  std::vector<char> written(static_cast<size_t>(p.num_blocks * p.requirements.block_size));
   for (int32_t row = 0; row < view.num_rows(); ++row) {
     const int32_t seq_len = view.seq_lens[static_cast<size_t>(row)];
     const int32_t query_len = view.query_len(row);
     for (int32_t key = 0; key < seq_len - query_len; ++key) {
-      p.context_slots.push_back(slot_of(p, row, key));
+      const int64_t slot = slot_of(p, row, key);
+      char& seen = written[static_cast<size_t>(slot)];
+      if (seen == 0) p.context_slots.push_back(slot);  // those of a shared prefix once
+      seen = 1;
     }
     for (int32_t i = 0; i < query_len; ++i) {
       p.positions.push_back(std::max(0, seq_len - query_len + i));
@@ -142,6 +157,31 @@ float Problem::softmax_scale() const {
   return 1.0F / std::sqrt(static_cast<float>(requirements.head_dim_qk));
 }
 
+namespace {
+
+// Slopes, sinks and scales of heads that differ from each other.
+void fill_head_facts(Problem& p) {
+  const ConformanceCase& c = p.c;
+  for (int32_t head = 0; c.alibi && head < c.num_q_heads; ++head) {
+    p.alibi_slopes.push_back(
+        std::exp2(-8.0F * static_cast<float>(head + 1) / static_cast<float>(c.num_q_heads)));
+  }
+  for (int32_t head = 0; c.sinks && head < c.num_q_heads; ++head) {
+    p.sinks.push_back(0.75F * static_cast<float>(head % 7) - 1.5F);
+  }
+  for (int32_t head = 0; c.head_scales && head < c.num_kv_heads; ++head) {
+    p.k_head_scales.push_back(0.3F + 0.2F * static_cast<float>(head % 5));
+    p.v_head_scales.push_back(1.7F - 0.25F * static_cast<float>(head % 5));
+  }
+}
+
+bool shares_prefixes(const std::vector<BatchSpecRow>& rows) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [](const BatchSpecRow& row) { return row.term_prefix > 0; });
+}
+
+}  // namespace
+
 Problem make_problem(const ConformanceCase& c, DeviceType device, uint64_t seed) {
   Problem p;
   p.c = c;
@@ -158,20 +198,27 @@ Problem make_problem(const ConformanceCase& c, DeviceType device, uint64_t seed)
   r.sliding_window = c.sliding_window.has_value();
   r.logits_soft_cap = c.soft_cap > 0;
   r.needs_lse = c.lse;
+  r.alibi = c.alibi;
+  r.sinks = c.sinks;
+  r.kv_sharing = c.shares_kv;
+  r.kv_scale_per_head = c.head_scales;
   p.spec = {kNumLayers, c.num_kv_heads, c.head_dim_qk, c.head_dim_v, c.block_size, c.kv_dtype};
   p.row_gap = device == DeviceType::kCpu ? kCpuRowGap : kCudaRowGap;
 
   auto rows = parse_batch_spec(c.batch);
   TENON_CHECK(rows.ok());
+  r.cascade = shares_prefixes(*rows) && c.cascade == CascadeMode::kOn;
   if (c.graph_rows > 0) pad_for_graph(*rows, c.graph_rows);
   p.num_blocks = blocks_needed(*rows, c.block_size) + 5;  // some pages belong to nobody
   p.batch = make_batch(*rows, c.block_size, p.num_blocks, seed + 17);
   if (c.graph_rows > 0) count_all_as_decode(p.batch.view);
+  share_prefixes(p.batch, c.block_size);
   const BatchView& view = p.batch.view;
   const Status valid = validate_batch_view(view, c.block_size, p.num_blocks);
   TENON_CHECK(valid.ok());
   p.limits = {std::max(1, view.num_rows()), std::max(1, view.num_tokens()),
               std::max({1, view.max_seq_len, c.max_seq_len})};
+  fill_head_facts(p);
   fill_inputs(p, seed);
   if (c.rope.rotary_dim > 0) p.rope = make_rope(c.rope, std::max(1, view.max_seq_len));
   set_tolerances(p);
@@ -191,6 +238,10 @@ Problem with_activations(const Problem& problem, std::vector<float> activations)
   p.context_k = problem.context_k;
   p.context_v = problem.context_v;
   p.context_slots = problem.context_slots;
+  p.alibi_slopes = problem.alibi_slopes;
+  p.sinks = problem.sinks;
+  p.k_head_scales = problem.k_head_scales;
+  p.v_head_scales = problem.v_head_scales;
   p.batch = shortened(problem, 1).batch;
   return p;
 }
@@ -254,6 +305,7 @@ Excerpt shortened(const Problem& p, int32_t divisor) {
   }
   fill_view(batch);
   if (p.c.graph_rows > 0) count_all_as_decode(batch.view);
+  share_prefixes(batch, p.requirements.block_size);
   return excerpt;
 }
 

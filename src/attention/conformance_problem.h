@@ -40,6 +40,8 @@ struct Problem {
   std::vector<int64_t> context_slots;       // of the keys of earlier steps, then -1
   std::vector<int32_t> positions;           // [T]
   RopeTable rope;
+  std::vector<float> alibi_slopes, sinks;           // [q_heads] if the case has them
+  std::vector<float> k_head_scales, v_head_scales;  // [kv_heads] if the case has them
   Roundings roundings;
   double out_tolerance = 0;  // of f32 arithmetic
   double lse_tolerance = 0;

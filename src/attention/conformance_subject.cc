@@ -24,6 +24,7 @@ Poison poison_of(DType dtype) {
   switch (dtype) {
     case DType::kF16: return {0x7E01, 0x7C00};
     case DType::kBF16: return {0x7FC1, 0x7F80};
+    case DType::kF8E4M3: return {0x7F, 0xFF};  // it has no infinity
     default: return {0x7FC00001, 0x7F800000};
   }
 }
@@ -37,6 +38,13 @@ std::vector<std::byte> poisoned(DType dtype, int64_t elements, bool nan_only) {
     std::memcpy(&bytes[i * width], &value, width);  // little endian
   }
   return bytes;
+}
+
+// A pool in which whoever reads an unused cell is found out.
+std::vector<std::byte> poisoned_pool(DType dtype, int64_t bytes) {
+  // Integers cannot be NaN, but their scales can: everything is, as f32.
+  if (dtype == DType::kI8) return poisoned(DType::kF32, bytes / 4, true);
+  return poisoned(dtype, bytes / dtype_bytes(dtype, 1), false);
 }
 
 std::vector<std::byte> encode(DType dtype, const std::vector<float>& values) {
@@ -107,9 +115,7 @@ Result<Subject> Subject::create(const AttentionRegistry& registry,
   TENON_ASSIGN_OR_RETURN(s.pool_,
                          KvPool::create(problem.spec, *layout, problem.num_blocks,
                                         [&](size_t bytes) { return s.device_->allocate(bytes); }));
-  // Every cell NaN or infinity, so that whoever reads an unused one is found out.
-  const DType kv_dtype = problem.spec.dtype;
-  const auto cells = poisoned(kv_dtype, s.pool_.bytes() / dtype_bytes(kv_dtype, 1), false);
+  const auto cells = poisoned_pool(problem.spec.dtype, s.pool_.bytes());
   s.device_->write(s.pool_.view(0).base, cells.data(), cells.size());
   LayerParams params;
   params.layer = kLayer;
@@ -121,10 +127,26 @@ Result<Subject> Subject::create(const AttentionRegistry& registry,
   params.sliding_window = problem.c.sliding_window;
   params.logits_soft_cap = problem.c.soft_cap;
   params.kv = s.pool_.view(kLayer);
-  params.kv.scales.k = problem.c.k_scale;
-  params.kv.scales.v = problem.c.v_scale;
+  params.kv.scales = {problem.c.k_scale, problem.c.v_scale, problem.k_head_scales,
+                      problem.v_head_scales};
+  params.alibi_slopes = problem.alibi_slopes;
+  params.sinks = problem.sinks;
   s.impl_ = s.backend_->make_impl(params);
   TENON_RETURN_IF_ERROR(s.write(problem));
+  if (problem.c.shares_kv) {
+    params.shares_kv = true;
+    s.impl_ = s.backend_->make_impl(params);
+    // What it is asked to write must not arrive: here every token in the place of another one.
+    const int64_t tokens = problem.batch.view.num_tokens();
+    if (tokens > 1) {
+      const auto half = tokens / 2;
+      s.impl_->write_kv(
+          s.columns(problem.q_width(), problem.k_width()).slice(half, half),
+          s.columns(problem.q_width() + problem.k_width(), problem.v_width()).slice(half, half),
+          span_of<int64_t>(s.slots_).first(static_cast<size_t>(half)));
+    }
+    TENON_RETURN_IF_ERROR(s.device_->synchronize());
+  }
   return s;
 }
 
@@ -302,6 +324,7 @@ Result<Subject> make_reference(const AttentionRegistry& registry,
   context.requirements = problem.requirements;
   context.requirements.device = DeviceType::kCpu;
   context.requirements.q_dtype = DType::kF32;
+  context.cascade = CascadeMode::kOff;
   context.device = cpu.get();
   return Subject::create(registry, "reference", problem, context, layout);
 }
