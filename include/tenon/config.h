@@ -15,7 +15,15 @@ enum class ModelDType {
   kBFloat16,  // GPU: weights and activations in this type
   kFloat16,
 };
-enum class KvCacheDType { kAuto, kF32, kF16, kBF16 };
+// fp8: e4m3, with the checkpoint's scales or 1. int8: with a scale for each token and head.
+enum class KvCacheDType { kAuto, kF32, kF16, kBF16, kFp8, kInt8 };
+
+// Whether requests that share a prefix read its keys together.
+enum class CascadePolicy {
+  kAuto,  // where the backend expects a gain
+  kOn,    // wherever they share whole KV blocks
+  kOff,
+};
 
 enum class AttentionSplitMode {
   kAuto,     // the fastest way known for decode and prefill rows of one step
@@ -32,6 +40,7 @@ struct EngineConfig {
   std::string device = "auto";  // auto (a GPU if there is one), cpu, cuda
   std::string attention_backend = "auto";  // a name from `tenon backends`, or auto
   AttentionSplitMode attention_split = AttentionSplitMode::kAuto;
+  CascadePolicy cascade = CascadePolicy::kAuto;
   std::string cpu_isa = "auto";  // portable, avx2, avx512, or auto: the best this CPU has
   int32_t threads = 0;           // 0: one per physical core this process may use
   int64_t seed = 0;              // for requests without a seed

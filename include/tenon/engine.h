@@ -56,6 +56,14 @@ struct StepTimes {
   double attention = 0, linear = 0, sampling = 0, other = 0;
 };
 
+// How often requests read a shared prefix together. Counters since the start.
+struct CascadeCounters {
+  uint64_t steps = 0;            // with at least one group
+  uint64_t groups = 0;           // levels of prefix trees, of all steps
+  uint64_t rows = 0;             // requests in them
+  uint64_t tokens_not_read = 0;  // keys less than without, a layer
+};
+
 // A consistent snapshot, taken at the end of the last step. Counters never decrease.
 struct EngineStats {
   int64_t running = 0, waiting = 0, swapped = 0;    // requests
@@ -69,6 +77,7 @@ struct EngineStats {
   uint64_t finished_stop = 0, finished_length = 0, finished_abort = 0, finished_error = 0;
   uint64_t steps = 0;
   uint64_t graph_steps = 0;  // of those, run by a captured graph
+  CascadeCounters cascade;
   StepTimes times;
   HistogramData time_to_first_token, inter_token_latency, time_per_output_token, e2e_latency,
       queue_time, prefill_time, decode_time, inference_time, prompt_length, generation_length,

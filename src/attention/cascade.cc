@@ -148,7 +148,8 @@ void choose_prefix_groups(const BatchView& batch,
     level.begin_page = parent < 0 ? 0 : chosen.groups[at(parent)].end_page;
     level.end_page = group.end_page / granularity * granularity;
     if (level.end_page <= level.begin_page) continue;
-    PrefixLevel facts{group.count, 0, (level.end_page - level.begin_page) * block_size};
+    PrefixLevel facts{group.count, 0, (level.end_page - level.begin_page) * block_size,
+                      parent < 0 ? 0 : chosen.depth(at(parent)) + 1};
     for (int32_t r = group.first; r < group.first + group.count; ++r) {
       facts.queries += batch.query_len(batch.prefix_rows[at(r)]);
     }

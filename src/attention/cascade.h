@@ -28,6 +28,13 @@ struct PrefixTree {
   std::vector<int32_t> rows;
   std::vector<int32_t> nearest;  // work memory of choose_prefix_groups()
 
+  [[nodiscard]] int depth(size_t group) const {
+    int depth = 0;
+    for (int32_t i = groups[group].parent; i >= 0; i = groups[static_cast<size_t>(i)].parent) {
+      ++depth;
+    }
+    return depth;
+  }
   void clear() {
     groups.clear();
     rows.clear();
@@ -72,6 +79,7 @@ struct PrefixLevel {
   int32_t rows = 0;
   int32_t queries = 0;
   int32_t keys = 0;
+  int32_t depth = 0;  // chosen levels above it
 };
 
 // Levels worth their own pass, in `chosen`: those for which pays(level) holds; what another one

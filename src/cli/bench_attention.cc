@@ -13,7 +13,10 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "attention/registry.h"
@@ -39,18 +42,55 @@ constexpr int kMinGpuRuns = 5;  // a round
 constexpr int kMinCpuRuns = 1;
 constexpr int64_t kFillTokens = 16384;
 
-// A backend and the way it serves mixed steps: "flash", "flashinfer:unified".
+// A backend and how it is to work: "flash", "flashinfer:unified", "cpu:plain:int8".
 struct Contender {
   std::string name;
   AttentionSplit split = AttentionSplit::kAuto;
+  CascadeMode cascade = CascadeMode::kAuto;
+  std::optional<DType> kv_dtype;
   std::string label;
 };
 
-Result<AttentionSplit> parse_split(const std::string& text) {
-  if (text == "auto") return AttentionSplit::kAuto;
-  if (text == "unified") return AttentionSplit::kUnified;
-  if (text == "split") return AttentionSplit::kSplit;
-  return invalid_argument("'{}': expected auto, unified or split", text);
+constexpr std::pair<std::string_view, AttentionSplit> kSplits[] = {
+    {"auto", AttentionSplit::kAuto},
+    {"unified", AttentionSplit::kUnified},
+    {"split", AttentionSplit::kSplit}};
+constexpr std::pair<std::string_view, CascadeMode> kCascades[] = {{"plain", CascadeMode::kOff},
+                                                                  {"cascade", CascadeMode::kOn}};
+constexpr std::pair<std::string_view, DType> kKvDTypes[] = {{"f32", DType::kF32},
+                                                            {"f16", DType::kF16},
+                                                            {"bf16", DType::kBF16},
+                                                            {"fp8", DType::kF8E4M3},
+                                                            {"int8", DType::kI8}};
+
+template <typename T, size_t N>
+const T* find_word(const std::pair<std::string_view, T> (&words)[N], std::string_view word) {
+  for (const auto& [name, value] : words) {
+    if (name == word) return &value;
+  }
+  return nullptr;
+}
+
+// What follows the colons after a backend's name.
+Status apply_words(std::string_view words, Contender& contender) {
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(':'), words.size());
+    const std::string_view word = words.substr(0, end);
+    if (const auto* split = find_word(kSplits, word)) {
+      contender.split = *split;
+    } else if (const auto* cascade = find_word(kCascades, word)) {
+      contender.cascade = *cascade;
+    } else if (const auto* dtype = find_word(kKvDTypes, word)) {
+      contender.kv_dtype = *dtype;
+    } else {
+      return invalid_argument(
+          "'{}' after a backend's name: expected auto, unified, split, plain, cascade, f32, f16, "
+          "bf16, fp8 or int8",
+          word);
+    }
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return ok_status();
 }
 
 Result<std::vector<Contender>> parse_contenders(const AttentionBenchOptions& options,
@@ -76,9 +116,11 @@ Result<std::vector<Contender>> parse_contenders(const AttentionBenchOptions& opt
     Contender contender;
     const size_t colon = std::min(text.find(':'), text.size());
     contender.name = text.substr(0, colon);
-    const std::string split = colon < text.size() ? text.substr(colon + 1) : options.split;
-    TENON_ASSIGN_OR_RETURN(contender.split, parse_split(split));
-    contender.label = split == "auto" ? contender.name : contender.name + ":" + split;
+    contender.label = text;
+    if (options.split != "auto" && colon == text.size()) contender.label += ":" + options.split;
+    std::string_view words = contender.label;
+    words.remove_prefix(std::min(contender.name.size() + 1, words.size()));
+    TENON_RETURN_IF_ERROR(apply_words(words, contender).with_context("--backends"));
     const auto& entries = registry.entries();
     if (std::none_of(entries.begin(), entries.end(),
                      [&](const BackendEntry& entry) { return entry.name == contender.name; })) {
@@ -99,16 +141,22 @@ struct Work {
 Work count_work(const std::vector<BatchSpecRow>& rows, const AttentionRequirements& r) {
   Work work;
   double tokens = 0;
+  double keys = 0;
   for (const BatchSpecRow& row : rows) {
     const double q = row.query_len;
     const double context = row.seq_len - q;
     if (row.seq_len == 0) continue;
     tokens += q;
-    work.kv_bytes += static_cast<double>(dtype_bytes(
-        r.kv_dtype, int64_t{row.seq_len} * r.num_kv_heads * (r.head_dim_qk + r.head_dim_v)));
+    keys += row.seq_len;
     work.flops +=
         2.0 * (r.head_dim_qk + r.head_dim_v) * r.num_q_heads * (q * context + q * (q + 1) / 2);
   }
+  // What rows share has to be read once.
+  const bool shared = std::any_of(rows.begin(), rows.end(),
+                                  [](const BatchSpecRow& row) { return row.term_prefix > 0; });
+  if (shared) keys = static_cast<double>((blocks_needed(rows, r.block_size) - 1) * r.block_size);
+  const int64_t cell = int64_t{r.num_kv_heads} * (r.head_dim_qk + r.head_dim_v);
+  work.kv_bytes = keys * static_cast<double>(dtype_bytes(r.kv_dtype, cell));
   work.bytes = work.kv_bytes + tokens * r.num_q_heads * (r.head_dim_qk + r.head_dim_v) *
                                    static_cast<double>(dtype_bytes(r.q_dtype, 1));
   return work;
@@ -128,7 +176,7 @@ class Workload {
     return workload;
   }
 
-  [[nodiscard]] const Work& work() const { return work_; }
+  [[nodiscard]] const std::vector<BatchSpecRow>& rows() const { return shape_.rows; }
   [[nodiscard]] int64_t layers() const { return layers_; }
   [[nodiscard]] const AttentionRequirements& requirements() const { return shape_.requirements; }
   // The same rows on other pages, so that no plan is the last one.
@@ -159,19 +207,20 @@ class Workload {
   // The cells for a layout; new ones get random keys and values through `write`.
   using Writer = std::function<void(
       int32_t layer, const TensorView& k, const TensorView& v, std::span<const int64_t> slots)>;
-  Result<const KvPool*> pool(KvLayout layout) {
-    if (const auto found = pools_.find(layout); found != pools_.end()) return &found->second;
+  Result<const KvPool*> pool(KvLayout layout, DType kv_dtype) {
+    const std::pair key(layout, kv_dtype);
+    if (const auto found = pools_.find(key); found != pools_.end()) return &found->second;
     const AttentionRequirements& r = requirements();
     const KvCacheSpec spec = {static_cast<int32_t>(layers_),
                               r.num_kv_heads,
                               r.head_dim_qk,
                               r.head_dim_v,
                               r.block_size,
-                              r.kv_dtype};
+                              kv_dtype};
     TENON_ASSIGN_OR_RETURN(KvPool made,
                            KvPool::create(spec, layout, num_blocks_,
                                           [&](size_t bytes) { return device_.allocate(bytes); }));
-    return &pools_.emplace(layout, std::move(made)).first->second;
+    return &pools_.emplace(key, std::move(made)).first->second;
   }
   Status fill_pool(const KvPool& pool, const Writer& write);
 
@@ -187,6 +236,7 @@ class Workload {
     num_blocks_ = blocks_needed(shape_.rows, block_size);
     batches_[0] = make_batch(shape_.rows, block_size, num_blocks_, 1);
     batches_[1] = make_batch(shape_.rows, block_size, num_blocks_, 2);
+    for (SyntheticBatch& batch : batches_) share_prefixes(batch, block_size);
   }
   Status fill();
 
@@ -197,7 +247,7 @@ class Workload {
   int64_t num_blocks_ = 0;
   SyntheticBatch batches_[2];
   Buffer activations_, out_;
-  std::map<KvLayout, KvPool> pools_;
+  std::map<std::pair<KvLayout, DType>, KvPool> pools_;
 };
 
 // Random numbers of `dtype` in device memory.
@@ -266,8 +316,13 @@ class Entrant {
                                                  Workload& workload,
                                                  BackendContext context) {
     context.split = contender.split;
+    context.cascade = contender.cascade;
     context.requirements = workload.requirements();
+    context.requirements.cascade = contender.cascade == CascadeMode::kOn;
+    if (contender.kv_dtype) context.requirements.kv_dtype = *contender.kv_dtype;
     auto entrant = std::unique_ptr<Entrant>(new Entrant(*context.device, workload));
+    entrant->kv_dtype_ = context.requirements.kv_dtype;
+    entrant->work_ = count_work(workload.rows(), context.requirements);
     for (const BackendEntry& entry : registry.entries()) {
       if (entry.name == contender.name) entrant->backend_ = entry.make(context);
     }
@@ -302,6 +357,7 @@ class Entrant {
   }
 
   [[nodiscard]] std::string describe() const { return metadata_->describe(); }
+  [[nodiscard]] const Work& work() const { return work_; }
   [[nodiscard]] KvLayout layout() const { return resolve_kv_layout(*backend_); }
   std::vector<double> plan_seconds, run_seconds;  // the latter of one layer
 
@@ -310,7 +366,7 @@ class Entrant {
 
   Status prepare() {
     TENON_RETURN_IF_ERROR(backend_->prepare(workload_.limits()));
-    TENON_ASSIGN_OR_RETURN(const KvPool* pool, workload_.pool(layout()));
+    TENON_ASSIGN_OR_RETURN(const KvPool* pool, workload_.pool(layout(), kv_dtype_));
     const AttentionRequirements& r = workload_.requirements();
     for (int32_t layer = 0; layer < workload_.layers(); ++layer) {
       LayerParams params;
@@ -353,6 +409,8 @@ class Entrant {
 
   Device& device_;
   Workload& workload_;
+  Work work_;
+  DType kv_dtype_ = DType::kF16;
   std::unique_ptr<AttentionBackend> backend_;
   std::vector<std::unique_ptr<AttentionImpl>> layers_;
   GraphBounds bounds_;  // as the engine plans steps of single tokens
@@ -377,6 +435,8 @@ Result<AttentionRequirements> make_requirements(const AttentionBenchOptions& opt
     case KvCacheDType::kF32: r.kv_dtype = DType::kF32; break;
     case KvCacheDType::kF16: r.kv_dtype = DType::kF16; break;
     case KvCacheDType::kBF16: r.kv_dtype = DType::kBF16; break;
+    case KvCacheDType::kFp8: r.kv_dtype = DType::kF8E4M3; break;
+    case KvCacheDType::kInt8: r.kv_dtype = DType::kI8; break;
   }
   r.head_dim_qk = r.head_dim_v = options.head_dim;
   r.num_q_heads = options.num_heads;
@@ -431,7 +491,7 @@ class Report {
            const Workload& workload,
            const std::string& backend,
            const Entrant& entrant) {
-    const Work& work = workload.work();
+    const Work& work = entrant.work();
     const double run = median(entrant.run_seconds);
     const auto [low, high] =
         std::minmax_element(entrant.run_seconds.begin(), entrant.run_seconds.end());

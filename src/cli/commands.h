@@ -63,7 +63,7 @@ int bench_latency_command(const LatencyOptions& options);
 struct AttentionBenchOptions {
   std::string device = "auto";
   std::vector<std::string> batches = {"1q1s1k", "16q1s1k", "q2k", "q512_15q1s1k"};
-  std::vector<std::string> backends;  // NAME or NAME:SPLIT, also comma-separated; none: all
+  std::vector<std::string> backends;  // NAME[:WORD...], also comma-separated; none: all
   std::string split = "auto";         // of backends that name none
   std::vector<int32_t> block_sizes = {16};
   int32_t num_heads = 32;

@@ -65,12 +65,15 @@ void add_dtype_options(CLI::App* app, ModelDType& dtype, KvCacheDType& kv_cache_
                           {"float16", ModelDType::kFloat16}},
                          "auto: weights as stored, on a GPU bfloat16; float32: exact mode on the "
                          "CPU; bfloat16, float16: on a GPU");
-  add_choice<KvCacheDType>(app, "--kv-cache-dtype", kv_cache_dtype,
-                           {{"auto", KvCacheDType::kAuto},
-                            {"float32", KvCacheDType::kF32},
-                            {"float16", KvCacheDType::kF16},
-                            {"bfloat16", KvCacheDType::kBF16}},
-                           "type of cached keys and values");
+  add_choice<KvCacheDType>(
+      app, "--kv-cache-dtype", kv_cache_dtype,
+      {{"auto", KvCacheDType::kAuto},
+       {"float32", KvCacheDType::kF32},
+       {"float16", KvCacheDType::kF16},
+       {"bfloat16", KvCacheDType::kBF16},
+       {"fp8", KvCacheDType::kFp8},
+       {"int8", KvCacheDType::kInt8}},
+      "type of cached keys and values; fp8: e4m3; int8: with a scale for each token and head");
 }
 
 void add_engine_options(CLI::App* app, EngineConfig& config) {
@@ -93,6 +96,11 @@ void add_engine_options(CLI::App* app, EngineConfig& config) {
                                   {"unified", AttentionSplitMode::kUnified},
                                   {"split", AttentionSplitMode::kSplit}},
                                  "kernels for steps that mix decode and prefill rows");
+  add_choice<CascadePolicy>(
+      app, "--cascade", config.cascade,
+      {{"auto", CascadePolicy::kAuto}, {"on", CascadePolicy::kOn}, {"off", CascadePolicy::kOff}},
+      "requests that share a prefix read its keys together: where it pays, "
+      "wherever they can, never");
   app->add_option("--cpu-isa", config.cpu_isa, "auto, portable, avx2 or avx512")
       ->option_text("NAME");
   app->add_option("-t,--threads", config.threads, "0: one per physical core")
@@ -251,7 +259,8 @@ void define_bench_commands(CLI::App& app, Options& options) {
       ->option_text("BATCH ...");
   kernels
       ->add_option("--backends", attention.backends,
-                   "NAME or NAME:SPLIT, also separated by commas; all that run on the device")
+                   "NAME[:auto|unified|split][:plain|cascade][:f32|f16|bf16|fp8|int8], also "
+                   "separated by commas; all that run on the device")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->option_text("NAME ...");
   kernels->add_option("--split", attention.split, "of backends that name none")

@@ -292,7 +292,7 @@ class EngineImpl final : public Engine {
     StepTimes times = runner_.times();
     times.schedule = times_.schedule;
     times.commit = times_.commit;
-    stats_.record_times(times, runner_.graph_steps());
+    stats_.record_times(times, runner_.graph_steps(), runner_.cascade());
   }
 
   // Decides for each row which token it got and whether its request ends, and prepares its output.

@@ -81,6 +81,8 @@ DType kv_dtype(const EngineConfig& config, DType activations) {
     case KvCacheDType::kF32: return DType::kF32;
     case KvCacheDType::kF16: return DType::kF16;
     case KvCacheDType::kBF16: return DType::kBF16;
+    case KvCacheDType::kFp8: return DType::kF8E4M3;
+    case KvCacheDType::kInt8: return DType::kI8;
     case KvCacheDType::kAuto: break;
   }
   if (activations != DType::kF32) return activations;
@@ -115,6 +117,15 @@ AttentionSplit attention_split(AttentionSplitMode mode) {
   return AttentionSplit::kAuto;
 }
 
+CascadeMode cascade_mode(CascadePolicy policy) {
+  switch (policy) {
+    case CascadePolicy::kOn: return CascadeMode::kOn;
+    case CascadePolicy::kOff: return CascadeMode::kOff;
+    case CascadePolicy::kAuto: break;
+  }
+  return CascadeMode::kAuto;
+}
+
 Result<BackendContext> attention_context(const ModelConfig& model,
                                          const EngineConfig& config,
                                          Device& device) {
@@ -122,6 +133,7 @@ Result<BackendContext> attention_context(const ModelConfig& model,
   context.device = &device;
   context.isa = config.cpu_isa;
   context.split = attention_split(config.attention_split);
+  context.cascade = cascade_mode(config.cascade);
   AttentionRequirements& wanted = context.requirements;
   wanted.device = device.type();
   TENON_ASSIGN_OR_RETURN(wanted.q_dtype, activation_dtype(config.dtype, device));
@@ -131,6 +143,7 @@ Result<BackendContext> attention_context(const ModelConfig& model,
   wanted.num_q_heads = model.num_heads;
   wanted.num_kv_heads = model.num_kv_heads;
   wanted.block_size = config.block_size;
+  wanted.cascade = config.cascade == CascadePolicy::kOn;
   return context;
 }
 
@@ -294,6 +307,8 @@ Result<EngineParts> build_engine(const EngineConfig& requested, const LoadProgre
   info.prefix_caching = config.enable_prefix_caching;
   info.load_seconds = now_seconds() - start;
   parts.profile = config.profile;
+  parts.cascade = config.cascade != CascadePolicy::kOff &&
+                  parts.attention->info().has(AttentionFeature::kCascade);
   parts.graphs = gpu && !config.enforce_eager && !config.profile &&
                  parts.attention->info().graphs != GraphSupport::kNever;
   TENON_RETURN_IF_ERROR(parts.device->synchronize());

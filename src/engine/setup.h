@@ -30,6 +30,7 @@ struct EngineParts {
   SchedulerConfig scheduler;
   int32_t logits_slice = 0;  // rows of logits computed at once; more are taken in slices, so that a
                              // large vocabulary costs bounded memory
+  bool cascade = false;      // the backend may want to know which rows share prefixes
   bool graphs = false;       // decode steps may run as captured graphs
   bool profile = false;
   ModelInfo info;

@@ -108,10 +108,13 @@ void StatsRecorder::record_step(int32_t num_tokens) {
   observe(stats_.iteration_tokens, num_tokens);
 }
 
-void StatsRecorder::record_times(const StepTimes& times, uint64_t graph_steps) {
+void StatsRecorder::record_times(const StepTimes& times,
+                                 uint64_t graph_steps,
+                                 const CascadeCounters& cascade) {
   const std::lock_guard lock(mutex_);
   stats_.times = times;
   stats_.graph_steps = graph_steps;
+  stats_.cascade = cascade;
 }
 
 void StatsRecorder::update(const Scheduler& scheduler, int64_t queued) {

@@ -26,7 +26,7 @@ class StatsRecorder {
                      int32_t max_tokens);
   void record_tokens_delivered(int64_t count);
   void record_step(int32_t num_tokens);
-  void record_times(const StepTimes& times, uint64_t graph_steps);
+  void record_times(const StepTimes& times, uint64_t graph_steps, const CascadeCounters& cascade);
   // Takes gauges and the scheduler's counters over.
   void update(const Scheduler& scheduler, int64_t queued);
 

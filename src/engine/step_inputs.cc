@@ -39,6 +39,7 @@ Status StepInputs::prepare(Device* device, const Limits& limits) {
   page_indptr_.reserve(rows + 1);
   page_indices_.reserve(static_cast<size_t>(limits.max_pages));
   logits_rows_.reserve(static_cast<size_t>(limits.max_logits_rows));
+  prefixes_.prepare(limits.max_rows);
   const size_t bytes =
       Offsets(tokens).logits_rows + static_cast<size_t>(limits.max_logits_rows) * sizeof(int32_t);
   for (size_t i = 0; i < kRing; ++i) {
@@ -138,6 +139,12 @@ void StepInputs::finish_batch() {
   batch_.page_indptr = page_indptr_;
   batch_.page_indices = page_indices_;
   batch_.slot_mapping = slot_mapping_;
+}
+
+void StepInputs::share_prefixes() {
+  const PrefixTree& tree = prefixes_.find(batch_, limits_.block_size);
+  batch_.prefix_groups = tree.groups;
+  batch_.prefix_rows = tree.rows;
 }
 
 void StepInputs::set_logits_rows(std::span<const int32_t> rows) {

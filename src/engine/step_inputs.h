@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attention/batch_view.h"
+#include "attention/cascade.h"
 #include "base/status.h"
 #include "models/model.h"
 #include "scheduler/scheduler.h"
@@ -44,6 +45,8 @@ class StepInputs {
   void build_decode_shape(int32_t num_rows);
   // Token indices whose logits are wanted, as logits_rows() on the device.
   void set_logits_rows(std::span<const int32_t> rows);
+  // Finds which decode rows share prefixes, for the view of the batch.
+  void share_prefixes();
   // Enqueues the copy to the device.
   void upload();
 
@@ -71,6 +74,7 @@ class StepInputs {
   std::vector<int32_t> token_ids_, positions_, query_start_loc_, seq_lens_, page_indptr_,
       page_indices_, logits_rows_;
   std::vector<int64_t> slot_mapping_;
+  PrefixPlanner prefixes_;
   BatchView batch_;
   bool has_pending_ = false;
 };

@@ -75,6 +75,7 @@ Result<const AttentionMetadata*> StepRunner::plan_attention(const GraphBounds* b
   TENON_RETURN_IF_ERROR(
       validate_batch_view(inputs_.batch(), parts_->scheduler.block_size, parts_->kv->num_blocks()));
 #endif
+  if (parts_->cascade) inputs_.share_prefixes();
   return parts_->attention->build_metadata(inputs_.batch(), bounds);
 }
 
@@ -171,6 +172,7 @@ Status StepRunner::compute(const StepPlan& plan,
     const GraphBounds bounds{size};
     auto metadata = plan_attention(&bounds);
     if (metadata.ok()) {
+      count_cascade(**metadata);
       inputs_.upload();
       times_.prepare += now_seconds() - begin;
       graphs_.launch(size);
@@ -189,12 +191,22 @@ Status StepRunner::compute(const StepPlan& plan,
   }
   inputs_.set_logits_rows(logits_rows_);
   TENON_ASSIGN_OR_RETURN(const AttentionMetadata* metadata, plan_attention(nullptr));
+  count_cascade(*metadata);
   inputs_.upload();
   times_.prepare += now_seconds() - begin;
   if (inputs_.has_pending()) parts_->sampler->resolve(inputs_.token_ids());
   parts_->model->forward(inputs_.model_input(metadata));
   sample(inputs_.logits_rows());
   return score_prompts(plan, targets);
+}
+
+void StepRunner::count_cascade(const AttentionMetadata& metadata) {
+  const CascadeUse use = metadata.cascade();
+  if (use.groups == 0) return;
+  ++cascade_.steps;
+  cascade_.groups += static_cast<uint64_t>(use.groups);
+  cascade_.rows += static_cast<uint64_t>(use.rows);
+  cascade_.tokens_not_read += static_cast<uint64_t>(use.tokens_not_read);
 }
 
 void StepRunner::copy_blocks(const StepPlan& plan) {

@@ -20,6 +20,7 @@
 #include "engine/step_inputs.h"
 #include "sampling/batch_sampler.h"
 #include "scheduler/scheduler.h"
+#include "tenon/engine.h"
 
 namespace tenon {
 
@@ -50,6 +51,7 @@ class StepRunner {
 
   [[nodiscard]] const StepTimes& times() const { return times_; }
   [[nodiscard]] uint64_t graph_steps() const { return graph_steps_; }
+  [[nodiscard]] const CascadeCounters& cascade() const { return cascade_; }
 
  private:
   // A step on its way.
@@ -60,6 +62,7 @@ class StepRunner {
     std::unique_ptr<Fence> fence;
   };
 
+  void count_cascade(const AttentionMetadata& metadata);
   void copy_blocks(const StepPlan& plan);
   void choose_rows(const StepPlan& plan, std::span<const SamplingTarget> targets, Flight& flight);
   Status compute(const StepPlan& plan, std::span<const SamplingTarget> targets, Flight& flight);
@@ -89,6 +92,7 @@ class StepRunner {
   std::vector<TokenLogprobs> scores_;
   StepTimes times_;
   uint64_t graph_steps_ = 0;
+  CascadeCounters cascade_;
 };
 
 }  // namespace tenon

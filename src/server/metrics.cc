@@ -128,6 +128,13 @@ void add_counters(Page& page, const EngineStats& stats, const ServerCounters::Sn
                stats.preemptions_swap, {{"mode", "swap"}});
   page.counter("tenon:preemptions_by_mode_total", "", stats.preemptions_recompute,
                {{"mode", "recompute"}});
+  page.counter("tenon:cascade_steps_total",
+               "Steps in which requests read a shared prefix together.", stats.cascade.steps);
+  page.counter("tenon:cascade_groups_total", "Levels of shared prefixes in those steps.",
+               stats.cascade.groups);
+  page.counter("tenon:cascade_tokens_not_read_total",
+               "Keys that a layer did not have to read again because of it.",
+               stats.cascade.tokens_not_read);
   page.counter("tenon:recomputed_tokens_total", "Tokens computed again after a preemption.",
                stats.recomputed_tokens);
   page.counter("tenon:engine_steps_total", "Steps of the engine.", stats.steps);

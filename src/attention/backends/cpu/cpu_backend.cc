@@ -64,11 +64,23 @@ SoftmaxState take_state(Carver& carver, int64_t rows, int64_t dim) {
 struct Workspace {
   std::vector<Scratch> threads;
   std::array<Plan, AttentionBackend::kMetadataRing> plans;
-  float* partials = nullptr;  // [capacity.partials][partial_floats]
+  float* partials = nullptr;  // [capacity.partials][state of the largest direct item]
   int64_t partial_rows = 0;
-  int64_t partial_floats = 0;
+  // What prefix levels leave: for each decode token and KV head two states of `group` rows, of the
+  // whole segments before the level's end and of the one it ends in.
+  float* states = nullptr;
   std::atomic<int32_t>* remaining = nullptr;  // units of each split pair still to come
 };
+
+int64_t state_floats(int64_t rows, int64_t dim_v) {
+  return round_up(rows * (dim_v + 2), 16);
+}
+
+SoftmaxState state_at(float* memory, int64_t index, int64_t rows, int64_t dim_v) {
+  float* acc = memory + index * state_floats(rows, dim_v);
+  float* max = acc + rows * dim_v;
+  return {acc, max, max + rows};
+}
 
 void lay_out(const PlanShape& shape,
              const AttentionRequirements& group,
@@ -76,7 +88,7 @@ void lay_out(const PlanShape& shape,
              Carver& carver,
              Workspace& workspace) {
   const PlanCapacity capacity = cpu_attention::plan_capacity(shape, limits);
-  const int64_t rows = round_up(shape.max_tile_rows(), cpu_attention::kRowPadding);
+  const int64_t rows = round_up(shape.max_item_rows(), cpu_attention::kRowPadding);
   const int64_t dim_k = padded(group.head_dim_qk);
   const int64_t dim_v = padded(group.head_dim_v);
   workspace.threads.resize(static_cast<size_t>(shape.threads));
@@ -86,19 +98,30 @@ void lay_out(const PlanShape& shape,
     scratch.alpha = carver.take<float>(rows);
     scratch.tile = carver.take<float>(kTileKeys * std::max(dim_k, dim_v));
     scratch.k_columns = carver.take<float>(dim_k * kTileKeys);
+    scratch.token_scales = carver.take<float>(2 * kTileKeys);
+    scratch.positions = carver.take<int32_t>(shape.max_item_queries());
     scratch.total = take_state(carver, rows, dim_v);
     scratch.part = take_state(carver, rows, dim_v);
   }
-  workspace.partial_rows = shape.direct_rows();
-  workspace.partial_floats = round_up(workspace.partial_rows * (dim_v + 2), 16);
-  workspace.partials = carver.take<float>(capacity.partials * workspace.partial_floats);
+  workspace.partial_rows = shape.max_direct_item_rows();
+  workspace.partials =
+      carver.take<float>(capacity.partials * state_floats(workspace.partial_rows, dim_v));
+  workspace.states = carver.take<float>(capacity.states * shape.num_kv_heads * 2 *
+                                        state_floats(shape.group, dim_v));
   workspace.remaining = carver.take<std::atomic<int32_t>>(capacity.pairs);
   for (Plan& plan : workspace.plans) {
-    auto* items = carver.take<WorkItem>(capacity.items);
-    auto* pairs = carver.take<SplitPair>(capacity.pairs);
-    if (items == nullptr) continue;
-    plan.attach({items, static_cast<size_t>(capacity.items)},
-                {pairs, static_cast<size_t>(capacity.pairs)});
+    Plan::Memory memory;
+    const auto take = [&]<typename T>(std::span<T>& span, int64_t count) {
+      span = {carver.take<T>(count), static_cast<size_t>(count)};
+    };
+    take(memory.items, capacity.items);
+    take(memory.pairs, capacity.pairs);
+    take(memory.members, capacity.members);
+    take(memory.prefix_pages, capacity.states);
+    if (memory.items.data() == nullptr) continue;  // only counting
+    memory.tree.reserve(static_cast<int32_t>(capacity.states));
+    memory.max_states = capacity.states;
+    plan.attach(std::move(memory));
   }
   if (workspace.remaining != nullptr) {
     for (int64_t i = 0; i < capacity.pairs; ++i) new (workspace.remaining + i) std::atomic<int32_t>;
@@ -128,6 +151,8 @@ class CpuBackend final : public AttentionBackend {
 
   const AttentionRequirements group_;
   const std::string isa_;
+  const AttentionSplit split_;
+  const CascadeMode cascade_;
   const Kernels*
       kernels_;  // null when this CPU lacks the instruction set asked for: check() says so
   ThreadPool* const pool_;
@@ -155,21 +180,34 @@ class CpuImpl final : public AttentionImpl {
     std::span<float> lse;
   };
 
+  // An item at work.
+  struct Job {
+    const Call& call;
+    const WorkItem& item;
+    const Scratch& scratch;
+    HeadTask task;
+    int32_t segment = 0;  // of the first key
+
+    // The batch's token of query i.
+    [[nodiscard]] int32_t token(int32_t i) const;
+    [[nodiscard]] int32_t all_rows() const { return task.num_heads * task.row_stride; }
+  };
+
   void write_token(const float* k, const float* v, int64_t slot) const;
   void run_item(const Call& call, const WorkItem& item, const Scratch& scratch) const;
-  [[nodiscard]] HeadTask make_task(const Call& call, const WorkItem& item) const;
-  void load_queries(const Call& call,
-                    const WorkItem& item,
-                    const HeadTask& task,
-                    const Scratch& scratch) const;
-  void run_split(const Call& call,
-                 const WorkItem& item,
-                 const HeadTask& task,
-                 const Scratch& scratch) const;
-  void finish(const Call& call,
-              const WorkItem& item,
-              const HeadTask& task,
-              const SoftmaxState& state) const;
+  [[nodiscard]] HeadTask make_task(const Job& job) const;
+  void load_queries(const Job& job) const;
+  void attend_segment(const Job& job, int32_t segment, bool fresh, const SoftmaxState& to) const;
+  void run_whole(const Job& job) const;
+  void run_split(const Job& job) const;
+  // The states that prefix levels left for the job's queries: total and open part.
+  void load_states(const Job& job) const;
+  void store_states(const Job& job) const;
+  // Calls move(where a state is kept, where the kernels want it, rows) for each of them.
+  template <typename Move>
+  void move_states(const Job& job, const Move& move) const;
+  void finish(const Job& job, const SoftmaxState& state) const;
+  void finish_row(const Call& call, int64_t token, int64_t head, const SoftmaxState& row) const;
   [[nodiscard]] SoftmaxState partial(int64_t index) const;
 
   CpuBackend* const backend_;
@@ -179,6 +217,8 @@ class CpuImpl final : public AttentionImpl {
 CpuBackend::CpuBackend(const BackendContext& context)
     : group_(context.requirements),
       isa_(context.isa),
+      split_(context.split),
+      cascade_(context.cascade),
       kernels_(cpu_attention::find_kernels(context.isa)),
       pool_(context.pool) {
   info_.name = "cpu";
@@ -186,13 +226,12 @@ CpuBackend::CpuBackend(const BackendContext& context)
                               kernels_ == nullptr ? isa_ : kernels_->isa);
   info_.devices = {DeviceType::kCpu};
   info_.q_dtypes = {DType::kF32};
-  info_.kv_dtypes = {DType::kF32, DType::kF16, DType::kBF16};
+  info_.kv_dtypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI8};
   info_.max_head_dim = 4096;
   info_.layouts = {KvLayout::kLBHNC, KvLayout::kBLHNC, KvLayout::kLBNHC};
-  info_.features = static_cast<uint32_t>(AttentionFeature::kNonCausal) |
-                   static_cast<uint32_t>(AttentionFeature::kSlidingWindow) |
-                   static_cast<uint32_t>(AttentionFeature::kLogitsSoftCap) |
-                   static_cast<uint32_t>(AttentionFeature::kLse);
+  using enum AttentionFeature;
+  info_.features = features({kNonCausal, kSlidingWindow, kLogitsSoftCap, kAlibi, kSinks, kKvSharing,
+                             kCascade, kLse, kKvScalePerHead});
   info_.max_decode_query_len = std::numeric_limits<int32_t>::max();
   info_.batch_invariant = true;
   info_.preference = 100;
@@ -214,6 +253,10 @@ PlanShape CpuBackend::shape() const {
   shape.group = group_.num_q_heads / group_.num_kv_heads;
   shape.block_size = group_.block_size;
   shape.threads = pool_ != nullptr ? pool_->num_threads() : 1;
+  shape.cell_bytes = static_cast<int32_t>(
+      dtype_bytes(group_.kv_dtype, int64_t{group_.head_dim_qk} + group_.head_dim_v));
+  shape.cascade = cascade_;
+  shape.split = split_;
   return shape;
 }
 
@@ -264,18 +307,24 @@ std::unique_ptr<AttentionImpl> CpuBackend::make_impl(const LayerParams& params) 
 void CpuImpl::write_token(const float* k, const float* v, int64_t slot) const {
   const KvView& kv = params_.kv;
   const int64_t block = slot / kv.block_size;
+  const int64_t at = slot % kv.block_size;
   TENON_CHECK_LT(block, kv.num_blocks);
   auto* base = static_cast<std::byte*>(kv.base);
   for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
-    const int64_t cell = kv.k_offset(block, head, slot % kv.block_size);
-    backend_->kernels().store_cells(k + int64_t{head} * kv.head_dim_k, kv.scales.k, kv.head_dim_k,
-                                    kv.dtype, base + dtype_bytes(kv.dtype, cell));
-    backend_->kernels().store_cells(v + int64_t{head} * kv.head_dim_v, kv.scales.v, kv.head_dim_v,
-                                    kv.dtype, base + dtype_bytes(kv.dtype, cell + kv.v_offset));
+    const int64_t cell = kv.k_offset(block, head, at);
+    float* scales = kv.token_scale_offset != 0 ? kv.token_scales(block, head) + at : nullptr;
+    backend_->kernels().store_cells(k + int64_t{head} * kv.head_dim_k, kv.scales.k_of(head),
+                                    kv.head_dim_k, kv.dtype, base + dtype_bytes(kv.dtype, cell),
+                                    scales);
+    backend_->kernels().store_cells(v + int64_t{head} * kv.head_dim_v, kv.scales.v_of(head),
+                                    kv.head_dim_v, kv.dtype,
+                                    base + dtype_bytes(kv.dtype, cell + kv.v_offset),
+                                    scales == nullptr ? nullptr : scales + kv.block_size);
   }
 }
 
 void CpuImpl::write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) {
+  if (params_.shares_kv) return;         // the layer that owns the cells has written them
   constexpr int64_t kTokensAtOnce = 16;  // fewer are not worth waking a thread
   backend_->pool().parallel_for(
       static_cast<int64_t>(slots.size()), kTokensAtOnce, [&](int64_t begin, int64_t end, int) {
@@ -297,119 +346,245 @@ void CpuImpl::forward(const AttentionInput& in, const AttentionMetadata& metadat
     workspace.remaining[i].store(plan.pairs()[i].units, std::memory_order_relaxed);
   }
   const Call call{plan, q, out, lse};
-  backend_->pool().parallel_for(static_cast<int64_t>(plan.items().size()), 1,
-                                [&](int64_t begin, int64_t end, int thread) {
-                                  for (int64_t i = begin; i < end; ++i) {
-                                    run_item(call, plan.items()[static_cast<size_t>(i)],
-                                             workspace.threads[static_cast<size_t>(thread)]);
-                                  }
-                                });
+  for (int i = 0; i < plan.num_phases(); ++i) {
+    const std::span<const WorkItem> items = plan.phase(i);
+    backend_->pool().parallel_for(static_cast<int64_t>(items.size()), 1,
+                                  [&](int64_t begin, int64_t end, int thread) {
+                                    for (int64_t at = begin; at < end; ++at) {
+                                      run_item(call, items[static_cast<size_t>(at)],
+                                               workspace.threads[static_cast<size_t>(thread)]);
+                                    }
+                                  });
+  }
 }
 
-HeadTask CpuImpl::make_task(const Call& call, const WorkItem& item) const {
-  const BatchView& batch = call.plan.batch();
+int32_t CpuImpl::Job::token(int32_t i) const {
+  if (item.level >= 0) {
+    return call.plan.members()[static_cast<size_t>(item.query_begin + i)].token;
+  }
+  return call.plan.batch().query_start_loc[static_cast<size_t>(item.row)] + item.query_begin + i;
+}
+
+HeadTask CpuImpl::make_task(const Job& job) const {
+  const WorkItem& item = job.item;
+  const BatchView& batch = job.call.plan.batch();
   const auto row = static_cast<size_t>(item.row);
   HeadTask task;
   task.kv = &params_.kv;
   task.pages = batch.page_indices.data() + batch.page_indptr[row];
   task.kv_head = item.kv_head;
+  task.num_heads = item.num_heads;
   task.group = params_.num_q_heads / params_.num_kv_heads;
   task.rows = item.query_count * task.group;
-  task.seq_len = batch.seq_lens[row];
-  task.first_position = task.seq_len - batch.query_len(item.row) + item.query_begin;
+  task.row_stride = item.packed
+                        ? static_cast<int32_t>(round_up(task.rows, cpu_attention::kRowPadding))
+                        : task.rows;
+  task.positions = job.scratch.positions;
+  task.key_end = item.level >= 0 ? item.key_end : batch.seq_lens[row];
   if (params_.sliding_window) task.window = *params_.sliding_window;
   task.causal = backend_->group().causal;
   task.packed = item.packed;
   task.soft_cap = params_.logits_soft_cap;
+  if (!params_.alibi_slopes.empty()) {
+    task.slopes = params_.alibi_slopes.data() + int64_t{item.kv_head} * task.group;
+  }
   return task;
 }
 
-void CpuImpl::load_queries(const Call& call,
-                           const WorkItem& item,
-                           const HeadTask& task,
-                           const Scratch& scratch) const {
+void CpuImpl::load_queries(const Job& job) const {
+  const HeadTask& task = job.task;
+  const BatchView& batch = job.call.plan.batch();
+  const auto row = static_cast<size_t>(job.item.row);
+  const int32_t context = batch.seq_lens[row] - batch.query_len(job.item.row);
   const int32_t dim = params_.head_dim_qk;
-  const int64_t token = call.plan.batch().query_start_loc[static_cast<size_t>(item.row)];
-  // The padding of scratch.q is zero from the start and stays so.
-  for (int32_t r = 0; r < task.rows; ++r) {
-    const int64_t head = int64_t{item.kv_head} * task.group + r % task.group;
-    const float* src =
-        call.q.row<const float>(token + item.query_begin + r / task.group) + head * dim;
-    backend_->kernels().scale(src, params_.scale * params_.kv.scales.k, dim,
-                              scratch.q + int64_t{r} * padded(dim));
+  const float cell_scale = params_.kv.dtype == DType::kF8E4M3 ? cpu_attention::kF8Factor : 1.0F;
+  for (int32_t i = 0; i < job.item.query_count; ++i) {
+    job.scratch.positions[i] =
+        job.item.level < 0
+            ? context + job.item.query_begin + i
+            : job.call.plan.members()[static_cast<size_t>(job.item.query_begin + i)].position;
+    const float* q = job.call.q.row<const float>(job.token(i));
+    // The padding of scratch.q is zero from the start and stays so.
+    for (int32_t head = 0; head < task.num_heads; ++head) {
+      const int32_t kv_head = task.kv_head + head;
+      const float scale = params_.scale * cell_scale * params_.kv.scales.k_of(kv_head);
+      for (int32_t h = 0; h < task.group; ++h) {
+        const int64_t to = int64_t{head} * task.row_stride + int64_t{i} * task.group + h;
+        backend_->kernels().scale(q + (int64_t{kv_head} * task.group + h) * dim, scale, dim,
+                                  job.scratch.q + to * padded(dim));
+      }
+    }
   }
 }
 
 void CpuImpl::run_item(const Call& call, const WorkItem& item, const Scratch& scratch) const {
-  const HeadTask task = make_task(call, item);
-  load_queries(call, item, task, scratch);
-  if (item.pair >= 0) return run_split(call, item, task, scratch);
+  Job job{call, item, scratch, {}, item.key_begin / kSegmentKeys};
+  job.task = make_task(job);
+  load_queries(job);
+  if (item.pair >= 0) return run_split(job);
+  run_whole(job);
+}
+
+// The job's part of a segment, onto `to`.
+void CpuImpl::attend_segment(const Job& job,
+                             int32_t segment,
+                             bool fresh,
+                             const SoftmaxState& to) const {
+  backend_->kernels().attend(job.task, std::max(job.item.key_begin, segment * kSegmentKeys),
+                             std::min(job.item.key_end, (segment + 1) * kSegmentKeys), fresh,
+                             job.scratch, to);
+}
+
+void CpuImpl::run_whole(const Job& job) const {
   const Kernels& kernels = backend_->kernels();
-  // The first segment that is seen at all starts the total; attend() leaves it empty if there is
-  // none.
-  int32_t segment = task.visible_begin(0) / kSegmentKeys;
-  const int32_t end = task.visible_end(task.rows - 1);
-  kernels.attend(task, segment * kSegmentKeys, (segment + 1) * kSegmentKeys, scratch,
-                 scratch.total);
-  for (++segment; segment * kSegmentKeys < end; ++segment) {
-    kernels.attend(task, segment * kSegmentKeys, (segment + 1) * kSegmentKeys, scratch,
-                   scratch.part);
-    kernels.merge(task.rows, padded(params_.head_dim_v), scratch.total, scratch.part);
+  const HeadTask& task = job.task;
+  const Scratch& scratch = job.scratch;
+  const int32_t dim = padded(params_.head_dim_v);
+  const bool resumes = job.item.key_begin > 0;
+  // From here on in part: the first segment seen of a job that starts from nothing is its total.
+  int32_t segment = job.segment;
+  bool fresh = true;
+  if (resumes) {
+    load_states(job);
+    fresh = job.item.key_begin % kSegmentKeys == 0;
+  } else {
+    segment = std::max(segment, task.visible_begin(0) / kSegmentKeys);
+    if (job.item.level < 0 || (segment + 1) * kSegmentKeys <= job.item.key_end) {
+      // attend() leaves it empty if nothing is seen.
+      attend_segment(job, segment++, /*fresh=*/true, scratch.total);
+    } else {
+      kernels.clear(job.all_rows(), dim, scratch.total);
+    }
   }
-  finish(call, item, task, scratch.total);
+  const int32_t end = std::min(job.item.key_end, task.visible_end(task.rows - 1));
+  bool open = !fresh;  // part holds a segment that is not in the total
+  for (; segment * kSegmentKeys < end; ++segment) {
+    attend_segment(job, segment, fresh, scratch.part);
+    fresh = true;
+    open = job.item.level >= 0 && (segment + 1) * kSegmentKeys > job.item.key_end;
+    if (!open) kernels.merge(job.all_rows(), dim, scratch.total, scratch.part);
+  }
+  if (job.item.level < 0) {
+    if (open) kernels.merge(job.all_rows(), dim, scratch.total, scratch.part);
+    return finish(job, scratch.total);
+  }
+  if (!open) kernels.clear(job.all_rows(), dim, scratch.part);
+  store_states(job);
 }
 
 SoftmaxState CpuImpl::partial(int64_t index) const {
   const Workspace& workspace = backend_->workspace();
-  float* acc = workspace.partials + index * workspace.partial_floats;
-  float* max = acc + workspace.partial_rows * padded(params_.head_dim_v);
-  return {acc, max, max + workspace.partial_rows};
+  return state_at(workspace.partials, index, workspace.partial_rows, padded(params_.head_dim_v));
 }
 
-void CpuImpl::run_split(const Call& call,
-                        const WorkItem& item,
-                        const HeadTask& task,
-                        const Scratch& scratch) const {
+void CpuImpl::run_split(const Job& job) const {
   const Kernels& kernels = backend_->kernels();
-  const SplitPair& pair = call.plan.pairs()[static_cast<size_t>(item.pair)];
-  for (int32_t segment = item.segment_begin; segment < item.segment_end; ++segment) {
-    kernels.attend(task, segment * kSegmentKeys, (segment + 1) * kSegmentKeys, scratch,
-                   partial(int64_t{pair.first_partial} + segment));
+  const int32_t dim = padded(params_.head_dim_v);
+  const SplitPair& pair = job.call.plan.pairs()[static_cast<size_t>(job.item.pair)];
+  const auto partial_of = [&](int32_t segment) {
+    return partial(int64_t{pair.first_partial} + segment - pair.first_segment);
+  };
+  for (int32_t segment = job.segment; segment * kSegmentKeys < job.item.key_end; ++segment) {
+    const bool fresh = job.item.key_begin <= segment * kSegmentKeys;
+    const SoftmaxState to = partial_of(segment);
+    if (!fresh) {  // goes on where a prefix level stopped
+      load_states(job);
+      kernels.copy(job.all_rows(), dim, job.scratch.part, to);
+    }
+    attend_segment(job, segment, fresh, to);
   }
-  std::atomic<int32_t>& remaining = backend_->workspace().remaining[item.pair];
+  std::atomic<int32_t>& remaining = backend_->workspace().remaining[job.item.pair];
   if (remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   // Last one out merges, in the order in which one thread would have.
-  const SoftmaxState total = partial(pair.first_partial);
-  for (int32_t segment = 1; segment < pair.segments; ++segment) {
-    kernels.merge(task.rows, padded(params_.head_dim_v), total,
-                  partial(int64_t{pair.first_partial} + segment));
+  const SoftmaxState& total = job.scratch.total;
+  if (job.call.plan.prefix_end(job.item.row) > 0) {
+    load_states(job);
+  } else {
+    kernels.clear(job.all_rows(), dim, total);
   }
-  finish(call, item, task, total);
+  for (int32_t segment = 0; segment < pair.segments; ++segment) {
+    kernels.merge(job.all_rows(), dim, total, partial_of(pair.first_segment + segment));
+  }
+  finish(job, total);
 }
 
-void CpuImpl::finish(const Call& call,
-                     const WorkItem& item,
-                     const HeadTask& task,
-                     const SoftmaxState& state) const {
-  const int32_t dim = params_.head_dim_v;
-  const int64_t first = call.plan.batch().query_start_loc[static_cast<size_t>(item.row)];
-  for (int32_t r = 0; r < task.rows; ++r) {
-    const int64_t token = first + item.query_begin + r / task.group;
-    const int64_t head = int64_t{item.kv_head} * task.group + r % task.group;
-    float* out = call.out.row<float>(token) + head * dim;
-    const bool empty = state.sum[r] == 0.0F;
-    if (empty) {
-      std::fill_n(out, dim, 0.0F);
-    } else {
-      backend_->kernels().scale(state.acc + int64_t{r} * padded(dim),
-                                params_.kv.scales.v / state.sum[r], dim, out);
-    }
-    if (!call.lse.empty()) {
-      call.lse[static_cast<size_t>(token * params_.num_q_heads + head)] =
-          empty ? -std::numeric_limits<float>::infinity()
-                : static_cast<float>(state.max[r] + std::log(static_cast<double>(state.sum[r])));
+template <typename Move>
+void CpuImpl::move_states(const Job& job, const Move& move) const {
+  const HeadTask& task = job.task;
+  const int32_t dim = padded(params_.head_dim_v);
+  for (int32_t i = 0; i < job.item.query_count; ++i) {
+    for (int32_t head = 0; head < task.num_heads; ++head) {
+      const int64_t index =
+          (int64_t{job.token(i)} * params_.num_kv_heads + task.kv_head + head) * 2;
+      const int64_t row = int64_t{head} * task.row_stride + int64_t{i} * task.group;
+      const auto rows_of = [&](const SoftmaxState& state) -> SoftmaxState {
+        return {state.acc + row * dim, state.max + row, state.sum + row};
+      };
+      float* states = backend_->workspace().states;
+      move(state_at(states, index, task.group, dim), rows_of(job.scratch.total), task.group);
+      move(state_at(states, index + 1, task.group, dim), rows_of(job.scratch.part), task.group);
     }
   }
+}
+
+void CpuImpl::load_states(const Job& job) const {
+  move_states(job, [&](const SoftmaxState& stored, const SoftmaxState& used, int32_t rows) {
+    backend_->kernels().copy(rows, padded(params_.head_dim_v), stored, used);
+  });
+}
+
+void CpuImpl::store_states(const Job& job) const {
+  move_states(job, [&](const SoftmaxState& stored, const SoftmaxState& used, int32_t rows) {
+    backend_->kernels().copy(rows, padded(params_.head_dim_v), used, stored);
+  });
+}
+
+void CpuImpl::finish(const Job& job, const SoftmaxState& state) const {
+  const HeadTask& task = job.task;
+  const int32_t dim = padded(params_.head_dim_v);
+  for (int32_t head = 0; head < task.num_heads; ++head) {
+    for (int32_t r = 0; r < task.rows; ++r) {
+      const int64_t at = int64_t{head} * task.row_stride + r;
+      finish_row(job.call, job.token(r / task.group),
+                 int64_t{task.kv_head + head} * task.group + r % task.group,
+                 {state.acc + at * dim, state.max + at, state.sum + at});
+    }
+  }
+}
+
+// The one place where a row's sink comes in.
+void CpuImpl::finish_row(const Call& call,
+                         int64_t token,
+                         int64_t head,
+                         const SoftmaxState& row) const {
+  const int32_t dim = params_.head_dim_v;
+  float* out = call.out.row<float>(token) + head * dim;
+  float* lse = call.lse.empty()
+                   ? nullptr
+                   : &call.lse[static_cast<size_t>(token * params_.num_q_heads + head)];
+  if (*row.sum == 0.0F) {  // no keys: no softmax, and no sink either
+    std::fill_n(out, dim, 0.0F);
+    if (lse != nullptr) *lse = -std::numeric_limits<float>::infinity();
+    return;
+  }
+  double max = *row.max;
+  double sum = *row.sum;
+  if (!params_.sinks.empty()) {
+    const double sink = params_.sinks[static_cast<size_t>(head)];
+    const double top = std::max(max, sink);
+    // What weighs the values keeps its maximum; only what they are divided by grows.
+    sum += std::exp(sink - max);
+    if (!std::isfinite(sum)) {  // the sink is all there is
+      if (lse != nullptr) *lse = static_cast<float>(top);
+      std::fill_n(out, dim, 0.0F);
+      return;
+    }
+  }
+  const int64_t kv_head = head / (params_.num_q_heads / params_.num_kv_heads);
+  const float cell_scale = params_.kv.dtype == DType::kF8E4M3 ? cpu_attention::kF8Factor : 1.0F;
+  const float v_scale = params_.kv.scales.v_of(static_cast<int32_t>(kv_head)) * cell_scale;
+  backend_->kernels().scale(row.acc, v_scale / static_cast<float>(sum), dim, out);
+  if (lse != nullptr) *lse = static_cast<float>(max + std::log(sum));
 }
 
 }  // namespace
