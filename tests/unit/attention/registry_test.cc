@@ -1,5 +1,7 @@
 #include "attention/registry.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 
 namespace tenon {
@@ -160,15 +162,30 @@ TEST(BackendChoice, AutoWithoutCandidateSaysWhyNotEach) {
 TEST(BackendChoice, RegisteredBackendsRefuseWhatTheyLack) {
   AttentionRegistry registry;
   register_attention_backends(registry);
-  BackendContext context;
-  context.requirements = plain();
-  context.requirements.alibi = context.requirements.sinks = true;
-  context.requirements.kv_sharing = context.requirements.cascade = true;
-  for (const BackendVerdict& verdict : attention_backend_table(registry, context)) {
-    EXPECT_THAT(verdict.reasons,
-                ::testing::IsSupersetOf({"no ALiBi", "no attention sinks",
-                                         "no KV sharing between layers", "no cascade"}))
-        << verdict.name;
+  struct Want {
+    AttentionFeature feature;
+    bool AttentionRequirements::*field;
+    const char* reason;
+  };
+  const Want wants[] = {
+      {AttentionFeature::kAlibi, &AttentionRequirements::alibi, "no ALiBi"},
+      {AttentionFeature::kSinks, &AttentionRequirements::sinks, "no attention sinks"},
+      {AttentionFeature::kKvSharing, &AttentionRequirements::kv_sharing,
+       "no KV sharing between layers"},
+      {AttentionFeature::kCascade, &AttentionRequirements::cascade, "no cascade"},
+      {AttentionFeature::kKvScalePerHead, &AttentionRequirements::kv_scale_per_head,
+       "no KV scales per head"},
+  };
+  for (const Want& want : wants) {
+    BackendContext context;
+    context.requirements = plain();
+    context.requirements.*want.field = true;
+    for (const BackendEntry& entry : registry.entries()) {
+      const auto backend = entry.make(context);
+      const auto reasons = backend->check(context.requirements);
+      const bool refused = std::find(reasons.begin(), reasons.end(), want.reason) != reasons.end();
+      EXPECT_NE(refused, backend->info().has(want.feature)) << entry.name << ": " << want.reason;
+    }
   }
 }
 
