@@ -18,9 +18,12 @@ std::string_view kv_layout_name(KvLayout layout) {
 }
 
 bool KvCacheSpec::allows(KvLayout layout) const {
-  return layout != KvLayout::kLBHNCSwizzled ||
-         (dtype_bytes(dtype, 1) == 2 && head_dim_k % 64 == 0 && head_dim_v % 64 == 0 &&
-          block_size % 8 == 0);
+  if (layout != KvLayout::kLBHNCSwizzled) return true;
+  const int64_t bytes = dtype_bytes(dtype, 1);
+  if (bytes > 2 || head_dim_k % 64 != 0 || head_dim_v % 64 != 0 || block_size % 8 != 0) {
+    return false;
+  }
+  return bytes * (head_dim_k + head_dim_v) % 128 == 0;
 }
 
 int64_t KvCacheSpec::cell_bytes_per_layer() const {

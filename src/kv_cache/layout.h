@@ -21,8 +21,9 @@ enum class KvLayout : uint8_t {
   kBLHNC,  // all layers of a block together: one copy moves a block
   // kLBHNC with cells as tensor cores want to find them in shared memory, so that a kernel can copy
   // a head's tokens there as they lie: the eight 16-byte pieces of each 128 bytes of a cell are
-  // permuted, piece p is at p ^ token % 8. For 16-bit types, K and V of whole 128 bytes and block
-  // sizes that are multiples of 8.
+  // permuted, piece p is at p ^ token % 8. For 16-bit types, K and V of whole 128 bytes; for 8-bit
+  // types, K and V of whole 64 bytes and together of whole 128; block sizes that are multiples
+  // of 8.
   kLBHNCSwizzled,
 };
 [[nodiscard]] std::string_view kv_layout_name(KvLayout layout);
@@ -93,7 +94,11 @@ struct KvView {
   }
   // Where element i of a cell's K, then V, is: i of V counts from v_offset.
   [[nodiscard]] int64_t element(int64_t block, int64_t head, int64_t token, int64_t i) const {
-    return k_offset(block, head, token) + (swizzled ? i ^ token % 8 * 8 : i);
+    return k_offset(block, head, token) + (swizzled ? i ^ token % 8 * swizzle_piece() : i);
+  }
+  // Elements that a swizzle moves together: 16 bytes of them.
+  [[nodiscard]] int64_t swizzle_piece() const {
+    return dtype == DType::kF8E4M3 || dtype == DType::kI8 ? 16 : 8;
   }
   // K's scales of the tokens of a block and head; V's follow after block_size of them. Requires:
   // token_scale_offset != 0, host memory.

@@ -10,12 +10,20 @@ bool is_half(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
+bool is_cell(DType dtype) {
+  return is_half(dtype) || dtype == DType::kF8E4M3 || dtype == DType::kI8;
+}
+
 KvWriteArgs common_args(const KvView& kv,
+                        const HeadScales& scales,
                         const TensorView& k,
                         const TensorView& v,
                         std::span<const int64_t> slots) {
   TENON_CHECK(is_half(k.dtype) && k.dtype == v.dtype);
-  TENON_CHECK(is_half(kv.dtype));
+  TENON_CHECK(is_cell(kv.dtype));
+  // Scales by head lie on the host in the view; the kernel needs them on the device.
+  TENON_CHECK(kv.scales.k_heads.empty() || scales.k != nullptr);
+  TENON_CHECK(kv.scales.v_heads.empty() || scales.v != nullptr);
   TENON_CHECK_EQ(k.rows(), static_cast<int64_t>(slots.size()));
   TENON_CHECK_EQ(v.rows(), k.rows());
   TENON_CHECK_EQ(k.shape[1], int64_t{kv.num_kv_heads} * kv.head_dim_k);
@@ -35,9 +43,12 @@ KvWriteArgs common_args(const KvView& kv,
   args.head_stride = kv.head_stride;
   args.token_stride = kv.token_stride;
   args.v_offset = kv.v_offset;
-  args.swizzled = kv.swizzled;
-  args.inverse_k_scale = 1.0F / kv.scales.k;
-  args.inverse_v_scale = 1.0F / kv.scales.v;
+  args.token_scale_offset = kv.token_scale_offset;
+  args.swizzle_piece = kv.swizzled ? static_cast<int32_t>(kv.swizzle_piece()) : 0;
+  args.k_scale = kv.scales.k;
+  args.v_scale = kv.scales.v;
+  args.k_head_scales = scales.k;
+  args.v_head_scales = scales.v;
   args.tokens = static_cast<int32_t>(k.rows());
   args.kv_heads = kv.num_kv_heads;
   args.head_dim_k = kv.head_dim_k;
@@ -54,8 +65,9 @@ void write_kv_on_gpu(CudaDevice* device,
                      const KvView& kv,
                      const TensorView& k,
                      const TensorView& v,
-                     std::span<const int64_t> slots) {
-  launch_kv_write(common_args(kv, k, v, slots), device->stream());
+                     std::span<const int64_t> slots,
+                     const HeadScales& scales) {
+  launch_kv_write(common_args(kv, scales, k, v, slots), device->stream());
   device->note(cudaGetLastError(), "write_kv");
 }
 
@@ -63,8 +75,9 @@ void rope_and_write_kv_on_gpu(CudaDevice* device,
                               const KvView& kv,
                               const AttentionInput& in,
                               std::span<const int64_t> slots,
-                              const RopeInput& rope) {
-  KvWriteArgs args = common_args(kv, in.k, in.v, slots);
+                              const RopeInput& rope,
+                              const HeadScales& scales) {
+  KvWriteArgs args = common_args(kv, scales, in.k, in.v, slots);
   TENON_CHECK(in.q.dtype == in.k.dtype);
   TENON_CHECK_EQ(in.q.rows(), in.k.rows());
   TENON_CHECK_EQ(in.q.shape[1] % kv.head_dim_k, 0);

@@ -1,5 +1,5 @@
+#include "attention/cuda/kv_cells.cuh"
 #include "attention/cuda/kv_write_kernel.h"
-
 #include "kernels/cuda/chained_launch.cuh"
 #include "kernels/cuda/half_vector.cuh"
 #include "kernels/cuda/rotate.cuh"
@@ -25,13 +25,15 @@ template <typename T, typename Cell>
 __device__ __forceinline__ void store_scaled(Cell* to, const uint4& values, float scale) {
   float unpacked[8];
   unpack8<T>(values, unpacked);
+  if (scale != 1.0F) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) unpacked[i] *= scale;
+    for (int i = 0; i < 8; ++i) unpacked[i] = __fdiv_rn(unpacked[i], scale);
+  }
   store8(to, unpacked);
 }
 template <typename T, typename Cell>
 __device__ __forceinline__ void store_scaled(Cell* to, const T& value, float scale) {
-  *to = from_float<Cell>(to_float(value) * scale);
+  *to = from_float<Cell>(__fdiv_rn(to_float(value), scale));
 }
 
 // The work on a token, in items of one thread each, kWidth features or pairs of features wide:
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   Cell* const cells =
       static_cast<Cell*>(args.cache) + block * args.block_stride + within * args.token_stride;
   // KvView::element(); eight features stay together.
-  const int swizzle = args.swizzled ? static_cast<int>(within % 8) * 8 : 0;
+  const int swizzle = static_cast<int>(within % 8) * args.swizzle_piece;
 
   if (item < items.q_pairs + items.k_pairs) {
     const int half = args.rotary_dim / 2;
@@ -72,10 +74,10 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t table = static_cast<int64_t>(args.positions[token]) * half;
     const RotaryTables tables{args.cos + table, args.sin + table, half, args.interleaved};
     Cell* const cell = is_k && slot >= 0 ? cells + head * args.head_stride : nullptr;
+    const float scale = is_k ? k_scale_of(args, head) : 1.0F;
     rotate_pairs<T, kWidth>(features, first, tables, [&](int feature, const Values& values) {
       *reinterpret_cast<Values*>(features + feature) = values;
-      if (cell != nullptr)
-        store_scaled<T>(cell + (feature ^ swizzle), values, args.inverse_k_scale);
+      if (cell != nullptr) store_scaled<T>(cell + (feature ^ swizzle), values, scale);
     });
     return;
   }
@@ -88,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
     const T* const from =
         static_cast<const T*>(args.k) + token * args.k_stride + head * args.head_dim_k + feature;
     store_scaled<T>(cells + head * args.head_stride + (feature ^ swizzle),
-                    *reinterpret_cast<const Values*>(from), args.inverse_k_scale);
+                    *reinterpret_cast<const Values*>(from), k_scale_of(args, head));
     return;
   }
   item -= items.k_rest;
@@ -98,18 +100,7 @@ __global__ void __launch_bounds__(kThreads)
   const T* const from =
       static_cast<const T*>(args.v) + token * args.v_stride + head * args.head_dim_v + feature;
   store_scaled<T>(cells + head * args.head_stride + ((args.v_offset + feature) ^ swizzle),
-                  *reinterpret_cast<const Values*>(from), args.inverse_v_scale);
-}
-
-bool all_multiples_of_8(const KvWriteArgs& args) {
-  int64_t bits = args.q_stride | args.k_stride | args.v_stride | args.block_stride |
-                 args.head_stride | args.token_stride | args.v_offset | args.head_dim_k |
-                 args.head_dim_v | (args.rotary_dim / 2);
-  for (const void* pointer : {static_cast<const void*>(args.q), static_cast<const void*>(args.k),
-                              args.v, static_cast<const void*>(args.cache)}) {
-    bits |= reinterpret_cast<intptr_t>(pointer) / 2;  // 16 bytes are 8 elements
-  }
-  return bits % 8 == 0;
+                  *reinterpret_cast<const Values*>(from), v_scale_of(args, head));
 }
 
 template <typename T, typename Cell, int kWidth>
@@ -129,7 +120,7 @@ void launch(const KvWriteArgs& args, cudaStream_t stream) {
 
 template <typename T, typename Cell>
 void launch_width(const KvWriteArgs& args, cudaStream_t stream) {
-  if (all_multiples_of_8(args)) {
+  if (kv_write_in_eights(args)) {
     launch<T, Cell, 8>(args, stream);
   } else {
     launch<T, Cell, 1>(args, stream);
@@ -140,6 +131,8 @@ template <typename T>
 void launch_cache(const KvWriteArgs& args, cudaStream_t stream) {
   if (args.cache_dtype == DType::kF16) {
     launch_width<T, __half>(args, stream);
+  } else if (args.cache_dtype == DType::kF8E4M3) {
+    launch_width<T, __nv_fp8_e4m3>(args, stream);
   } else {
     launch_width<T, __nv_bfloat16>(args, stream);
   }
@@ -147,8 +140,20 @@ void launch_cache(const KvWriteArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
+bool kv_write_in_eights(const KvWriteArgs& args) {
+  int64_t bits = args.q_stride | args.k_stride | args.v_stride | args.block_stride |
+                 args.head_stride | args.token_stride | args.v_offset | args.head_dim_k |
+                 args.head_dim_v | (args.rotary_dim / 2);
+  for (const void* pointer : {static_cast<const void*>(args.q), static_cast<const void*>(args.k),
+                              args.v, static_cast<const void*>(args.cache)}) {
+    bits |= reinterpret_cast<intptr_t>(pointer) / 2;  // 16 bytes are 8 elements, or more
+  }
+  return bits % 8 == 0;
+}
+
 void launch_kv_write(const KvWriteArgs& args, cudaStream_t stream) {
   if (args.tokens == 0) return;
+  if (args.cache_dtype == DType::kI8) return launch_kv_write_i8(args, stream);
   if (args.dtype == DType::kF16) {
     launch_cache<__half>(args, stream);
   } else {

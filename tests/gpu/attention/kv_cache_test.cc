@@ -1,9 +1,13 @@
 // What the CUDA attention backends share: KV writes with and without RoPE, block copies and swaps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
+#include <tuple>
 
+#include "attention/backends/reference/reference_backend.h"
 #include "attention/cuda/kv_block_mover.h"
 #include "attention/cuda/kv_write.h"
 #include "kernels/ops.h"
@@ -174,6 +178,92 @@ INSTANTIATE_TEST_SUITE_P(
                       WriteCase{128, 128, 128, 32, 8, false, KvLayout::kLBHNCSwizzled, kB, kB},
                       WriteCase{64, 64, 32, 9, 3, true, KvLayout::kLBHNCSwizzled, kH, kH},
                       WriteCase{192, 192, 20, 4, 2, false, KvLayout::kLBHNCSwizzled, kB, kH}));
+
+// Cells of 8 bits: the bits that the reference backend writes, token scales included, also of
+// values that saturate and of heads of zeros; head sizes that are no multiple of 8 too.
+class QuantisedKvWrite : public ::testing::TestWithParam<std::tuple<DType, DType, int32_t>> {};
+
+TEST_P(QuantisedKvWrite, BitsAreTheReferences) {
+  TENON_GPU_OR_SKIP(device);
+  const auto [cell, dtype, head_dim] = GetParam();
+  KvCacheSpec spec;
+  spec.num_layers = 2;
+  spec.num_kv_heads = 3;
+  spec.head_dim_k = head_dim;
+  spec.head_dim_v = head_dim;
+  spec.dtype = cell;
+  constexpr int kBlocks = 8;
+  constexpr int64_t kTokens = 70;
+  const int64_t width = int64_t{spec.num_kv_heads} * head_dim;
+  std::vector<float> k = normal_values(kTokens * width, 5);
+  std::vector<float> v = normal_values(kTokens * width, 6);
+  for (size_t i = 0; i < k.size(); ++i) {
+    const auto token = static_cast<int64_t>(i) / width;
+    if (token == 3) k[i] *= 3000.0F;
+    if (token == 4) k[i] *= 1e-6F;
+    if (token == 5) v[i] = 0.0F;
+    k[i] = rounded(dtype, k[i]);
+    v[i] = rounded(dtype, v[i]);
+  }
+  std::vector<int64_t> slots(kTokens);
+  for (int64_t i = 0; i < kTokens; ++i) {
+    slots[static_cast<size_t>(i)] = i % 9 == 8 ? -1 : i * 5 % (kBlocks * 16);
+  }
+  const std::vector<float> k_heads = {0.3F, 1.0F, 2.7F};
+  const std::vector<float> v_heads = {1.1F, 0.01F, 1.0F};
+  for (const KvLayout layout : {KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::kLBHNCSwizzled}) {
+    if (!spec.allows(layout)) continue;
+    for (const bool by_head : {false, true}) {
+      auto pool = make_pool(device, spec, layout, kBlocks);
+      auto host = KvPool::create(spec, layout, kBlocks);
+      ASSERT_TRUE(pool.ok() && host.ok());
+      std::memset(host->view(0).base, 0xFF, static_cast<size_t>(host->bytes()));
+      const auto with_scales = [&](KvView view) {
+        view.scales = {0.07F, 0.9F,
+                       by_head ? std::span<const float>(k_heads) : std::span<const float>(),
+                       by_head ? std::span<const float>(v_heads) : std::span<const float>()};
+        return view;
+      };
+      const KvView kv = with_scales(pool->view(1));
+      std::vector<float> k_scales, v_scales;
+      for (int32_t head = 0; head < spec.num_kv_heads; ++head) {
+        k_scales.push_back(kv.scales.k_of(head));
+        v_scales.push_back(kv.scales.v_of(head));
+      }
+      const GpuArray<float> gpu_k_scales(device, k_scales);
+      const GpuArray<float> gpu_v_scales(device, v_scales);
+      const GpuArray<int64_t> gpu_slots(device, slots);
+      GpuMatrix gpu_k(device, dtype, kTokens, width);
+      GpuMatrix gpu_v(device, dtype, kTokens, width);
+      gpu_k.set(k);
+      gpu_v.set(v);
+      HeadScales scales;
+      if (by_head) scales = {gpu_k_scales.span().data(), gpu_v_scales.span().data()};
+      write_kv_on_gpu(device, kv, gpu_k.view(), gpu_v.view(), gpu_slots.span(), scales);
+
+      BackendContext context;
+      context.requirements.kv_dtype = cell;
+      const auto reference = make_reference_attention(context);
+      LayerParams params;
+      params.kv = with_scales(host->view(1));
+      reference->make_impl(params)->write_kv(
+          TensorView::dense(k.data(), DType::kF32, {kTokens, width}),
+          TensorView::dense(v.data(), DType::kF32, {kTokens, width}), slots);
+
+      std::vector<std::byte> got(static_cast<size_t>(pool->bytes()));
+      device->read(got.data(), pool->view(0).base, got.size());
+      const auto* want = static_cast<const std::byte*>(host->view(0).base);
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), want))
+          << kv_layout_name(layout) << (by_head ? ", scales by head" : "");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases,
+                         QuantisedKvWrite,
+                         ::testing::Combine(::testing::Values(DType::kF8E4M3, DType::kI8),
+                                            ::testing::Values(kB, kH),
+                                            ::testing::Values(128, 64, 80, 20, 13, 320)));
 
 class KvBlocks : public ::testing::TestWithParam<KvLayout> {
  protected:

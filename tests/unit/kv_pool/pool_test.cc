@@ -84,6 +84,34 @@ TEST(KvPool, EveryLayoutGivesEveryCellItsOwnMemory) {
   }
 }
 
+// Pieces of 8-bit cells are 16 elements, of 128 to a line; K and V may share one.
+TEST(KvPool, SwizzledCellsOf8Bits) {
+  KvCacheSpec spec = swizzled_spec();
+  spec.head_dim_k = spec.head_dim_v = 64;
+  for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
+    spec.dtype = dtype;
+    auto pool = KvPool::create(spec, KvLayout::kLBHNCSwizzled, 3);
+    ASSERT_TRUE(pool.ok()) << pool.status().message();
+    const KvView kv = pool->view(1);
+    std::set<int64_t> places;
+    for (int64_t token = 0; token < 16; ++token) {
+      for (int64_t i = 0; i < 128; ++i) {
+        const int64_t at = kv.element(1, 1, token, i);
+        EXPECT_EQ(at / 128, (kv.k_offset(1, 1, token) + i) / 128) << "of the same 128 bytes";
+        EXPECT_EQ(at % 16, i % 16) << "pieces stay whole";
+        EXPECT_EQ(at % 128 / 16, (i / 16) ^ (token % 8));
+        EXPECT_TRUE(places.insert(at).second) << "an element a place";
+      }
+    }
+  }
+  spec.head_dim_k = 128;  // 192 bytes
+  EXPECT_FALSE(spec.allows(KvLayout::kLBHNCSwizzled));
+  spec.head_dim_v = 128;
+  EXPECT_TRUE(spec.allows(KvLayout::kLBHNCSwizzled));
+  spec.head_dim_k = spec.head_dim_v = 32;
+  EXPECT_FALSE(spec.allows(KvLayout::kLBHNCSwizzled));
+}
+
 // What shared memory needs: the same piece of eight tokens that follow each other lies in eight
 // different columns of 16 bytes.
 TEST(KvPool, SwizzledCellsSpreadAPieceOverTheBanks) {
