@@ -276,6 +276,7 @@ TEST_P(FlashDecode, MatchesDoublePrecision) {
   params.swizzle = c.swizzled ? 7 : 0;
   params.score_scale = problem.scale() * std::numbers::log2e_v<float>;
   params.causal = c.causal;
+  params.bf16 = variant.bf16;
 
   for (int launch = 0; launch < 2; ++launch) {
     GpuMatrix out(device, c.dtype, batch.num_tokens(), width, width + 8);
@@ -318,6 +319,21 @@ TEST(FlashDecodeVariants, Supports) {
   EXPECT_FALSE(decode_supports({264, true, 8}));
   EXPECT_FALSE(decode_supports({100, true, 8}));
   EXPECT_FALSE(decode_supports({128, true, 32}));
+  EXPECT_TRUE(decode_supports({80, true, 8, Cells::kI8}));
+  EXPECT_FALSE(decode_supports({72, true, 8, Cells::kF8})) << "pieces of 16 bytes are 16 cells";
+}
+
+// Tiles of 8 rows may be done as tiles of 16: see launch_extras().
+TEST(FlashDecodeVariants, PartialResultsHaveRoomForTheRowsOfTheKernel) {
+  const DecodeVariant plain{128, true, 8};
+  DecodeVariant other = plain;
+  other.extras = true;
+  EXPECT_EQ(decode_partial_floats(other), 2 * decode_partial_floats(plain));
+  other = plain;
+  other.cells = Cells::kF8;
+  EXPECT_EQ(decode_partial_floats(other), 2 * decode_partial_floats(plain));
+  other.tile_rows = 64;
+  EXPECT_EQ(decode_partial_floats(other), 8 * decode_partial_floats(plain));
 }
 
 TEST(FlashDecodeVariants, BulkCopies) {

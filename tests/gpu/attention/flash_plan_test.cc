@@ -297,6 +297,12 @@ TEST(FlashStepPlan, RowsGoTheirWays) {
   PlanShape no_prefill = shape;
   no_prefill.has_prefill = false;
   EXPECT_EQ(StepPlan(no_prefill, "1q2k_63q1s2k").plan.wide.rows, 1);
+
+  // Rows without earlier keys read the step's own, unless pages hold something else.
+  EXPECT_TRUE(StepPlan(shape, "q300").plan.prefill.plan.any_ragged);
+  PlanShape pages_only = shape;
+  pages_only.pages_only = true;
+  EXPECT_FALSE(StepPlan(pages_only, "q300").plan.prefill.plan.any_ragged);
 }
 
 // What a captured graph holds: places and grids, which only the number of rows may decide.

@@ -118,6 +118,12 @@ __device__ __forceinline__ void copy_16_of_line(uint32_t to, const void* from, b
                "r"(valid ? 16 : 0)
                : "memory");
 }
+// 4 bytes, or 4 zero bytes.
+__device__ __forceinline__ void copy_4(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

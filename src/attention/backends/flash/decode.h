@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "attention/backends/flash/decode_plan.h"
+#include "attention/backends/flash/extras.h"
 
 namespace tenon::flash {
 
@@ -33,9 +34,17 @@ struct FastDivisor {
 
 // Which instantiation of the kernel.
 struct DecodeVariant {
-  int32_t head_dim = 0;   // of q, k and v; a multiple of 8, at most 256
-  bool bf16 = true;       // q, k, v and out: bf16, or f16
+  int32_t head_dim = 0;   // of q, k and v; at most 256, a multiple of 8, or of 16 with 8-bit cells
+  bool bf16 = true;       // q and out: bf16, or f16
   int32_t tile_rows = 0;  // 8, 16 or 64
+  Cells cells = Cells::kHalf;
+  bool extras = false;  // Extras are minded; implied by 8-bit cells
+
+  [[nodiscard]] bool has_extras() const { return extras || cells != Cells::kHalf; }
+  // Query rows that the kernel keeps for a tile, if it has to copy keys 16 bytes at a time.
+  [[nodiscard]] int32_t most_rows() const {
+    return has_extras() && tile_rows == 8 ? 16 : tile_rows;
+  }
 
   friend bool operator==(const DecodeVariant&, const DecodeVariant&) = default;
 };
@@ -45,7 +54,7 @@ struct DecodeVariant {
 // Floats that the partial results of one stretch take: two pieces at most.
 [[nodiscard]] inline int64_t decode_partial_floats(const DecodeVariant& variant) {
   const int64_t padded = (variant.head_dim + 63) / 64 * 64;
-  return 2 * variant.tile_rows * (padded + 2);
+  return 2 * variant.most_rows() * (padded + 2);
 }
 
 // Device pointers; strides in elements, multiples of 8; q, out and KV aligned to 16 bytes.
@@ -57,12 +66,14 @@ struct DecodeParams {
   float* lse = nullptr;  // [T, num_q_heads], natural logarithm; null: not wanted
 
   // K of a token and head is followed by its V. `swizzle`: 0, or 7 if the cells are swizzled
-  // (KvLayout::kLBHNCSwizzled): then head_dim is a multiple of 64, page_size one of 8.
+  // (KvLayout::kLBHNCSwizzled): then head_dim is a multiple of 64, page_size one of 8. With 8-bit
+  // cells strides are multiples of 16.
   const void* kv = nullptr;
   int32_t swizzle = 0;
   int64_t page_stride = 0;
   int64_t head_stride = 0;
   int64_t token_stride = 0;
+  int64_t token_scale_offset = 0;  // Cells::kI8: of a page's scales, see KvView; in bytes
   const int32_t* page_indices = nullptr;
   FastDivisor page_size;
 
@@ -81,6 +92,8 @@ struct DecodeParams {
   float score_scale = 0.0F;  // of q . k, times log2(e); positive
   float out_scale = 1.0F;
   bool causal = true;
+  bool bf16 = true;  // as the variant says
+  Extras extras;
 };
 
 // Whether K and V of a run of keys come by one bulk copy, and not 16 bytes at a time: narrow tiles

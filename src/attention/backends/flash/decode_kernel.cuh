@@ -117,7 +117,8 @@ class UnitEnd {
 
  private:
   __device__ float weight(float maximum, float high) const {
-    return maximum == -INFINITY ? 0.0F : exp2_fast((maximum - high) * params_.score_scale);
+    const float scale = Traits::kRules ? 1.0F : params_.score_scale;
+    return maximum == -INFINITY ? 0.0F : exp2_fast((maximum - high) * scale);
   }
 
   // Where stretch `index` leaves its piece of the unit that began in stretch `first`: there is at
@@ -184,28 +185,45 @@ class UnitEnd {
     write(tile, head, row, quad, total, state);
   }
 
-  __device__ void write(const DecodeTile& tile,
-                        int head,
-                        int row,
-                        int quad,
-                        const float4& total,
-                        const float2& state) const {
+  __device__ void write(
+      const DecodeTile& tile, int head, int row, int quad, float4 total, float2 state) const {
     if (quad * 4 >= params_.head_dim) return;
     const int packed = tile.first_row + row;
     const int query = divide(packed, params_.group);
     const int q_head = head * params_.group.divisor + packed - query * params_.group.divisor;
     const int64_t token = tile.first_token + query;
     const bool empty = state.y == 0.0F;
-    const float scale = empty ? 0.0F : params_.out_scale / state.y;
+    float out_scale = params_.out_scale;
+    if constexpr (Traits::kRules) {
+      const Extras& extras = params_.extras;
+      if (extras.v_scales != nullptr) out_scale *= __ldg(extras.v_scales + head);
+      // A row without keys has no softmax that its sink could be part of.
+      if (extras.sinks != nullptr && !empty) {
+        const float sink = __ldg(extras.sinks + q_head) * kLog2E;
+        const float high = fmaxf(state.x, sink);
+        const float factor = weight(state.x, high);
+        total.x *= factor, total.y *= factor, total.z *= factor, total.w *= factor;
+        state = make_float2(high, state.y * factor + weight(sink, high));
+      }
+    }
+    const float scale = empty ? 0.0F : out_scale / state.y;
     T* out = static_cast<T*>(params_.out) + token * params_.out_stride + q_head * params_.head_dim;
     *reinterpret_cast<uint2*>(out + quad * 4) =
-        make_uint2(Element<T>::pack(total.x * scale, total.y * scale),
-                   Element<T>::pack(total.z * scale, total.w * scale));
+        make_uint2(pack(total.x * scale, total.y * scale), pack(total.z * scale, total.w * scale));
     if (quad == 0 && params_.lse != nullptr) {
       constexpr float kLn2 = 0.69314718055994531F;
       params_.lse[token * params_.num_q_heads + q_head] =
-          empty ? -INFINITY : state.x * params_.score_scale * kLn2 + logf(state.y);
+          empty ? -INFINITY
+                : state.x * (Traits::kRules ? 1.0F : params_.score_scale) * kLn2 + logf(state.y);
     }
+  }
+
+  // In the type of the output, which 8-bit cells do not tell.
+  __device__ uint32_t pack(float low, float high) const {
+    if constexpr (Traits::kQuantised) {
+      if (params_.bf16) return Element<__nv_bfloat16>::pack(low, high);
+    }
+    return Element<T>::pack(low, high);
   }
 
   const DecodeParams& params_;
@@ -237,17 +255,17 @@ __device__ __forceinline__ int run_stretch(const DecodeParams& params,
   int stage = 0;
   const int blocks = static_cast<int>(gridDim.x);
   int claimed = stretch.total;
-  for (DecodeWalk walk(params, stretch); !walk.done(); walk.next()) {
+  for (DecodeWalk<Traits::kRules> walk(params, stretch); !walk.done(); walk.next()) {
     const DecodePiece piece = walk.piece();
     state.start(params, walk.tile(), piece.head);
-    for (int key = piece.begin + team * Traits::kKeys; key < piece.end;
+    for (int key = piece.first + team * Traits::kKeys; key < piece.end;
          key += Traits::kTeams * Traits::kKeys) {
       if constexpr (Traits::kBulk) {
         ring.wait(stage);
         if (key + Traits::kKeys > piece.end) {
           clear_values<Traits>(ring.stage(stage), piece.end - key);
         }
-        state.attend(ring.stage(stage), key, piece.end, params.score_scale);
+        state.attend(ring.stage(stage), key, piece.end, params);
         __syncwarp();
         stream.copy_next(ring, stage);
       } else {
@@ -256,7 +274,7 @@ __device__ __forceinline__ int run_stretch(const DecodeParams& params,
         // that is filled next before its copies.
         synchronise_team<Traits::kTeamWarps>(team);
         stream.copy_next(ring, stage == 0 ? Traits::kStages - 1 : stage - 1);
-        state.attend(ring.stage(stage), key, piece.end, params.score_scale);
+        state.attend(ring.stage(stage), key, piece.end, params);
       }
       stage = stage + 1 == Traits::kStages ? 0 : stage + 1;
     }
@@ -312,6 +330,16 @@ constexpr RingShape ring_shape(int dim, bool wide, bool bulk) {
   }
 }
 
+// Of 8-bit cells, whose stages are half as large: twice as many make the same bytes.
+constexpr RingShape quantised_ring_shape(int dim, int rows, bool bulk) {
+  switch (dim) {
+    case 64: return {8, 8};
+    case 128: return {8, rows == 64 ? 6 : 4};
+    case 192: return {4, 8};
+    default: return {4, 6};
+  }
+}
+
 template <typename T, int kDim, int kRows>
 cudaError_t launch_chosen(const DecodeVariant& variant,
                           const DecodeParams& params,
@@ -338,6 +366,67 @@ cudaError_t launch_rows(const DecodeVariant& variant,
     case 16: return launch_chosen<T, kDim, 16>(variant, params, stream);
     default: return launch_chosen<T, kDim, 64>(variant, params, stream);
   }
+}
+
+// Tiles of 8 rows over cells that have to be copied 16 bytes at a time are done as tiles of 16
+// (DecodeVariant::most_rows()).
+template <typename T, int kDim>
+cudaError_t launch_extras(const DecodeVariant& variant,
+                          const DecodeParams& params,
+                          cudaStream_t stream) {
+  constexpr Cells kHalf = Cells::kHalf;
+  constexpr RingShape kWide = ring_shape(kDim, true, false);
+  constexpr RingShape kNarrow = ring_shape(kDim, false, false);
+  if (variant.tile_rows > 16) {
+    return launch_decode_kernel<
+        DecodeTraits<T, kDim, 64, kWide.warps, kWide.stages, false, kHalf, true>>(params, stream);
+  }
+  if constexpr (kDim % 64 == 0) {
+    constexpr RingShape kBulk = ring_shape(kDim, false, true);
+    if (decode_copies_in_bulk(variant, params)) {
+      return variant.tile_rows == 8
+                 ? launch_decode_kernel<
+                       DecodeTraits<T, kDim, 8, kBulk.warps, kBulk.stages, true, kHalf, true>>(
+                       params, stream)
+                 : launch_decode_kernel<
+                       DecodeTraits<T, kDim, 16, kBulk.warps, kBulk.stages, true, kHalf, true>>(
+                       params, stream);
+    }
+  }
+  return launch_decode_kernel<
+      DecodeTraits<T, kDim, 16, kNarrow.warps, kNarrow.stages, false, kHalf, true>>(params, stream);
+}
+template <int kDim>
+cudaError_t launch_decode_extras(const DecodeVariant& variant,
+                                 const DecodeParams& params,
+                                 cudaStream_t stream) {
+  return variant.bf16 ? launch_extras<__nv_bfloat16, kDim>(variant, params, stream)
+                      : launch_extras<__half, kDim>(variant, params, stream);
+}
+
+// One instantiation serves queries of both types: products are of f16.
+template <Cells kCells, int kDim>
+cudaError_t launch_decode_quantised(const DecodeVariant& variant,
+                                    const DecodeParams& params,
+                                    cudaStream_t stream) {
+  if (variant.tile_rows > 16) {
+    constexpr RingShape kRing = quantised_ring_shape(kDim, 64, false);
+    return launch_decode_kernel<
+        DecodeTraits<__half, kDim, 64, kRing.warps, kRing.stages, false, kCells>>(params, stream);
+  }
+  if (!decode_copies_in_bulk(variant, params)) {
+    constexpr RingShape kRing = quantised_ring_shape(kDim, 16, false);
+    return launch_decode_kernel<
+        DecodeTraits<__half, kDim, 16, kRing.warps, kRing.stages, false, kCells>>(params, stream);
+  }
+  if (variant.tile_rows == 16) {
+    constexpr RingShape kRing = quantised_ring_shape(kDim, 16, true);
+    return launch_decode_kernel<
+        DecodeTraits<__half, kDim, 16, kRing.warps, kRing.stages, true, kCells>>(params, stream);
+  }
+  constexpr RingShape kRing = quantised_ring_shape(kDim, 8, true);
+  return launch_decode_kernel<
+      DecodeTraits<__half, kDim, 8, kRing.warps, kRing.stages, true, kCells>>(params, stream);
 }
 
 // The instantiations of one padded head size; one file each.

@@ -2,6 +2,8 @@
 // keys into shared memory. Part of decode_kernel.cuh.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/backends/flash/bulk_copy.cuh"
 #include "attention/backends/flash/decode.h"
 #include "attention/backends/flash/mma.cuh"
@@ -13,9 +15,17 @@ template <typename ElementType,
           int kTileRows,
           int kBlockWarps,
           int kDepth,
-          bool kBulkCopies>
+          bool kBulkCopies,
+          Cells kCellType = Cells::kHalf,
+          bool kWithExtras = false>
 struct DecodeTraits {
-  using T = ElementType;
+  using T = ElementType;  // of the products
+  static constexpr Cells kCells = kCellType;
+  static constexpr bool kQuantised = kCells != Cells::kHalf;
+  using Cell = std::conditional_t<kQuantised, uint8_t, T>;  // in memory
+  static constexpr bool kTokenScales = kCells == Cells::kI8;
+  // Scores follow rules and are in units of log2 e; else they are products, yet to be scaled.
+  static constexpr bool kRules = kQuantised || kWithExtras;
   static constexpr int kDim = kHeadDim;  // padded
   static constexpr int kRows = kTileRows;
   static constexpr int kTeamWarps = kTileRows <= 16 ? 1 : kTileRows / 16;
@@ -25,13 +35,17 @@ struct DecodeTraits {
 
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kTeams = kWarps / kTeamWarps;
-  static constexpr int kKeys = kTeamWarps == 1 ? 16 : 32;  // of a stage
-  static constexpr int kChunks = 4 * kDim / 16;            // of 16 bytes: K and V of a token
+  static constexpr int kKeys = kTeamWarps == 1 ? 16 : 32;             // of a stage
+  static constexpr int kPiece = 16 / static_cast<int>(sizeof(Cell));  // elements of 16 bytes
+  static constexpr int kChunks = 2 * kDim / kPiece;  // of 16 bytes: K and V of a token
   static constexpr int kCopies = kKeys * kChunks / (32 * kTeamWarps);  // of a thread and stage
   // K and V of a token, as they lie in memory (KvLayout::kLBHNCSwizzled) or 16 bytes apart: either
-  // way eight rows of a matrix lie in different banks.
-  static constexpr int kRowBytes = kBulk ? 4 * kDim : 4 * kDim + 16;
-  static constexpr int kStageBytes = kKeys * kRowBytes;
+  // way eight rows of a matrix lie in different banks. 8-bit cells are always swizzled here.
+  static constexpr bool kSwizzled = kBulk || kQuantised;
+  static constexpr int kRowBytes = 16 * kChunks + (kSwizzled ? 0 : 16);
+  static constexpr int kCellBytes = kKeys * kRowBytes;
+  static constexpr int kScaleBytes = kTokenScales ? 8 * kKeys : 0;  // K's, then V's
+  static constexpr int kStageBytes = kCellBytes + kScaleBytes;
   static constexpr int kRingBytes = kTeams * kStages * kStageBytes;
   // Four rows of every warp at a time are merged; 8 words more spread them over the banks.
   static constexpr int kMergeStride = kDim + 8;
@@ -41,6 +55,7 @@ struct DecodeTraits {
   static constexpr int kSharedBytes = kRingBytes + kMergeBytes + kStateBytes + kBarrierBytes;
   static_assert(kKeys * kChunks % (32 * kTeamWarps) == 0);
   static_assert(!kBulk || (kDim % 64 == 0 && kKeys == kBulkKeys));
+  static_assert(!kQuantised || kDim % 64 == 0);
   static_assert(kSharedBytes <= 232448);  // what a block may have on sm_90
 
   // Of the partial results: kRows rows of output, then (maximum, sum) of each.
@@ -52,6 +67,14 @@ struct DecodeTraits {
     return token * kRowBytes + pair / 4 * 128 + ((pair % 4 * 32 + half * 16) ^ swizzle);
   }
   static constexpr int kFirstValuePair = kDim / 16;  // K has the pairs before it
+  // Where piece `piece` (16 bytes) of a token's K and V lies, if it is swizzled.
+  __device__ static constexpr uint32_t piece(uint32_t token, uint32_t index) {
+    return token * kRowBytes + (index ^ token % 8) * 16;
+  }
+  // Where a token's scale is: K's, or V's.
+  __device__ static constexpr uint32_t token_scale(uint32_t token, bool of_v) {
+    return kCellBytes + ((of_v ? kKeys : 0) + token) * 4;
+  }
 };
 
 __device__ __forceinline__ int divide(int n, const FastDivisor& d) {
@@ -64,6 +87,7 @@ struct DecodePiece {
   int head;
   int begin;  // keys
   int end;
+  int first;  // of the keys that are read: the first one within the window
 };
 
 // A stretch as threads hold it.
@@ -93,7 +117,9 @@ __device__ __forceinline__ StretchStart load_stretch(const DecodeStretch& from) 
   return s;
 }
 
-// Walks the units of a stretch, and keeps the tile of the current one.
+// Walks the units of a stretch, and keeps the tile of the current one. With `kWindows`, keys that
+// no row of a tile sees through its window are skipped, whole runs of them.
+template <bool kWindows>
 class DecodeWalk {
  public:
   // Requires: a stretch that is not empty.
@@ -114,6 +140,12 @@ class DecodeWalk {
     piece.head = unit_ - tile_index_ * params_.num_kv_heads;
     piece.begin = unit_ == stretch_.unit_begin ? stretch_.key_begin : 0;
     piece.end = unit_ + 1 == stretch_.unit_end ? min(stretch_.key_end, tile_.keys) : tile_.keys;
+    piece.first = piece.begin;
+    if constexpr (kWindows) {
+      const int position = tile_.seq_len - tile_.query_len + divide(tile_.first_row, params_.group);
+      const int first = max(position - params_.extras.window + 1, 0);
+      piece.first = max(piece.begin, first / kBulkKeys * kBulkKeys);
+    }
     return piece;
   }
   __device__ const DecodeTile& tile() const { return tile_; }
@@ -176,7 +208,7 @@ class StageRing {
 template <typename Traits>
 class KeyStream {
  public:
-  using T = typename Traits::T;
+  using Cell = typename Traits::Cell;
 
   __device__ KeyStream(const DecodeParams& params,
                        const StretchStart& stretch,
@@ -226,58 +258,99 @@ class KeyStream {
     const int in_page = key_ - divide(key_, params_.page_size) * params_.page_size.divisor;
     ptx::barrier_arrive_expect(barrier, Traits::kStageBytes);
     ptx::bulk_load(stage, head_base_ + page_ * params_.page_stride + in_page * params_.token_stride,
-                   Traits::kStageBytes, barrier);
+                   Traits::kCellBytes, barrier);
+    if constexpr (Traits::kTokenScales) {
+      const float* scales = token_scales(page_) + in_page;
+      const uint32_t to = stage + Traits::token_scale(0, false);
+      if (params_.page_size.divisor == Traits::kKeys) {  // V's follow K's
+        ptx::bulk_load(to, scales, Traits::kScaleBytes, barrier);
+      } else {
+        ptx::bulk_load(to, scales, Traits::kScaleBytes / 2, barrier);
+        ptx::bulk_load(stage + Traits::token_scale(0, true), scales + params_.page_size.divisor,
+                       Traits::kScaleBytes / 2, barrier);
+      }
+    }
+  }
+  // K's of the current head in a page.
+  [[nodiscard]] __device__ const float* token_scales(int page) const {
+    return reinterpret_cast<const float*>(static_cast<const unsigned char*>(params_.kv) +
+                                          page * params_.page_stride + params_.token_scale_offset) +
+           2 * head_ * params_.page_size.divisor;
+  }
+  // One number a thread.
+  __device__ void copy_token_scales(uint32_t stage) {
+    // All lanes of a warp are at K or at V: there are 16 keys and one warp, or 32 and more of them.
+    const int token = thread_ % Traits::kKeys;
+    const bool of_v = thread_ / Traits::kKeys == 1;
+    const int page = __shfl_sync(0xffffffffU, page_, token);
+    if (thread_ >= 2 * Traits::kKeys) return;
+    const int key = key_ + token;
+    const int in_page = key - divide(key, params_.page_size) * params_.page_size.divisor;
+    const bool there = key < end_;
+    const float* scale = token_scales(page);
+    if (there) scale += in_page + (of_v ? params_.page_size.divisor : 0);
+    ptx::copy_4(stage + Traits::token_scale(token, of_v), scale, there);
   }
   // A run of whole cells inside one page.
   __device__ void copy_run(uint32_t stage, int in_page) {
     const int64_t page = __shfl_sync(0xffffffffU, page_, 0);
-    const T* cell = head_base_ + page * params_.page_stride + in_page * params_.token_stride;
+    const Cell* cell = head_base_ + page * params_.page_stride + in_page * params_.token_stride;
 #pragma unroll
     for (int i = 0; i < Traits::kCopies; ++i) {
       const int chunk = i * 32 * Traits::kTeamWarps + thread_;
       const int token = chunk / Traits::kChunks;
       const int column = chunk % Traits::kChunks;
-      ptx::copy_16_of_line(stage + token * Traits::kRowBytes + column * 16,
-                           cell + token * params_.token_stride + swizzled(column, token) * 8, true);
+      ptx::copy_16_of_line(
+          stage + place(token, column),
+          cell + token * params_.token_stride + swizzled(column, token) * Traits::kPiece, true);
     }
+    if constexpr (Traits::kTokenScales) copy_token_scales(stage);
   }
   // Any run: cells may lie in several pages, end before the run does, and be narrower than the
   // stage.
   __device__ void copy_cells(uint32_t stage) {
     const int key = key_ + lane_;
     const int in_page = key - divide(key, params_.page_size) * params_.page_size.divisor;
-    const T* cell =
+    const Cell* cell =
         head_base_ + int64_t{page_} * params_.page_stride + in_page * params_.token_stride;
     const auto address = reinterpret_cast<unsigned long long>(cell);
 #pragma unroll 4
     for (int i = 0; i < Traits::kCopies; ++i) {
       const int chunk = i * 32 * Traits::kTeamWarps + thread_;
       const int token = chunk / Traits::kChunks;
-      const int column = chunk % Traits::kChunks * 8;  // in the padded K | V
+      const int column = chunk % Traits::kChunks * Traits::kPiece;  // in the padded K | V
       const bool is_v = column >= Traits::kDim;
       const int dim = is_v ? column - Traits::kDim : column;
       const bool there = key_ + token < end_ && dim < params_.head_dim;
       const auto row = __shfl_sync(0xffffffffU, address, token);
       const int from = is_v ? dim + params_.head_dim : dim;
-      const T* source =
-          reinterpret_cast<const T*>(row) + (there ? swizzled(from / 8, key_ + token) * 8 : 0);
-      ptx::copy_16_of_line(stage + token * Traits::kRowBytes + chunk % Traits::kChunks * 16, source,
-                           there);
+      const Cell* source =
+          reinterpret_cast<const Cell*>(row) +
+          (there ? swizzled(from / Traits::kPiece, key_ + token) * Traits::kPiece : 0);
+      ptx::copy_16_of_line(stage + place(token, chunk % Traits::kChunks), source, there);
     }
+    if constexpr (Traits::kTokenScales) copy_token_scales(stage);
+  }
+  // Where a piece of 16 bytes goes in a stage.
+  [[nodiscard]] __device__ static uint32_t place(int token, int column) {
+    if constexpr (Traits::kSwizzled) return Traits::piece(token, column);
+    return token * Traits::kRowBytes + column * 16;
   }
   // Goes to the team's first run of the current unit, or of the first one that has any.
   __device__ void open() {
     for (; !walk_.done(); walk_.next()) {
       const DecodePiece piece = walk_.piece();
-      key_ = piece.begin + team_ * Traits::kKeys;
+      key_ = piece.first + team_ * Traits::kKeys;
       end_ = piece.end;
       if (key_ < end_) {
-        head_base_ = static_cast<const T*>(params_.kv) + piece.head * params_.head_stride;
+        head_ = piece.head;
+        head_base_ = static_cast<const Cell*>(params_.kv) + piece.head * params_.head_stride;
         return;
       }
     }
   }
-  // Where piece `piece` of 16 bytes is in the cell of `token`, counted from any multiple of 8.
+  // Where piece `piece` of 16 bytes is in memory in the cell of `token`, counted from any multiple
+  // of 8.
   [[nodiscard]] __device__ int swizzled(int piece, int token) const {
     return piece ^ (token & params_.swizzle);
   }
@@ -296,11 +369,12 @@ class KeyStream {
 
   const DecodeParams& params_;
   const StretchStart& stretch_;
-  DecodeWalk walk_;
+  DecodeWalk<Traits::kRules> walk_;
   const int team_;
   const int thread_;  // of the team
   const int lane_;
-  const T* head_base_ = nullptr;
+  const Cell* head_base_ = nullptr;
+  int head_ = 0;
   int key_ = 0;  // first key of the next run
   int end_ = 0;
   int page_ = 0;
@@ -311,12 +385,10 @@ class KeyStream {
 // warp.
 template <typename Traits>
 __device__ __forceinline__ void clear_values(uint32_t stage, int first) {
-  constexpr int kHalves = Traits::kDim / 8;
-  for (int i = first * kHalves + static_cast<int>(threadIdx.x % 32); i < Traits::kKeys * kHalves;
+  constexpr int kPieces = Traits::kChunks / 2;
+  for (int i = first * kPieces + static_cast<int>(threadIdx.x % 32); i < Traits::kKeys * kPieces;
        i += 32) {
-    const int half = i % kHalves;
-    ptx::store_shared_zero_16(
-        stage + Traits::cell(i / kHalves, Traits::kFirstValuePair + half / 2, half % 2));
+    ptx::store_shared_zero_16(stage + Traits::piece(i / kPieces, kPieces + i % kPieces));
   }
   ptx::fence_async_shared();  // the next copy into the stage comes after these
   __syncwarp();

@@ -14,6 +14,7 @@
 namespace tenon {
 namespace {
 
+using flash::Cells;
 using flash::DecodeParams;
 using flash::DecodePart;
 using flash::DecodeVariant;
@@ -83,6 +84,8 @@ class FlashBackend final : public AttentionBackend {
 class FlashImpl final : public AttentionImpl {
  public:
   FlashImpl(FlashBackend* backend, const LayerParams& params);
+  // Takes device memory for what differs from head to head.
+  Status prepare();
 
   void write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) override;
   bool rope_and_write_kv(const AttentionInput& in,
@@ -96,11 +99,35 @@ class FlashImpl final : public AttentionImpl {
               const DecodePart& part,
               cudaStream_t stream) const;
   void prefill(const AttentionInput& in, const FlashPlan& plan) const;
+
   FlashBackend* const backend_;
   const LayerParams params_;
+  Buffer head_facts_;  // see prepare(); empty if all heads are alike
+  HeadScales write_scales_;
   DecodeParams decode_;  // what does not change from step to step
   PrefillParams prefill_;
 };
+
+Cells cells_of(DType kv_dtype) {
+  switch (kv_dtype) {
+    case DType::kF8E4M3: return Cells::kF8;
+    case DType::kI8: return Cells::kI8;
+    default: return Cells::kHalf;
+  }
+}
+
+// Whether layers may need the kernels with extras.
+bool wants_extras(const AttentionRequirements& group) {
+  return group.sliding_window || group.logits_soft_cap || group.alibi || group.sinks ||
+         group.kv_scale_per_head;
+}
+
+// Whether this one does.
+bool has_extras(const LayerParams& layer) {
+  const KvScales& scales = layer.kv.scales;
+  return layer.sliding_window || layer.logits_soft_cap > 0.0F || !layer.alibi_slopes.empty() ||
+         !layer.sinks.empty() || !scales.k_heads.empty() || !scales.v_heads.empty();
+}
 
 CudaDevice* cuda_device(Device* device) {
   return device != nullptr && device->type() == DeviceType::kCuda ? static_cast<CudaDevice*>(device)
@@ -113,7 +140,7 @@ FlashBackend::FlashBackend(const BackendContext& context)
   info_.summary = "own kernels for Hopper: split-KV decode and wgmma prefill, side by side";
   info_.devices = {DeviceType::kCuda};
   info_.q_dtypes = {DType::kBF16, DType::kF16};
-  info_.kv_dtypes = {DType::kBF16, DType::kF16};
+  info_.kv_dtypes = {DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kI8};
   info_.max_head_dim = 256;
   info_.head_dim_multiple = 8;
   info_.layouts = {KvLayout::kLBHNC, KvLayout::kLBNHC, KvLayout::kBLHNC};
@@ -125,8 +152,9 @@ FlashBackend::FlashBackend(const BackendContext& context)
   if (spec.allows(KvLayout::kLBHNCSwizzled) && spec.block_size % flash::kBulkKeys == 0) {
     info_.layouts.insert(info_.layouts.begin(), KvLayout::kLBHNCSwizzled);
   }
-  info_.features = static_cast<uint32_t>(AttentionFeature::kNonCausal) |
-                   static_cast<uint32_t>(AttentionFeature::kLse);
+  using enum AttentionFeature;
+  info_.features = features({kNonCausal, kSlidingWindow, kLogitsSoftCap, kAlibi, kSinks, kKvSharing,
+                             kLse, kKvScalePerHead});
   // With one prefill kernel for all rows, the launch depends on the lengths.
   info_.graphs = context.split == AttentionSplit::kUnified ? GraphSupport::kNever
                                                            : GraphSupport::kUniformDecode;
@@ -136,7 +164,7 @@ FlashBackend::FlashBackend(const BackendContext& context)
 
   const int32_t group =
       group_.num_kv_heads > 0 ? std::max(group_.num_q_heads / group_.num_kv_heads, 1) : 1;
-  const bool bf16 = group_.kv_dtype == DType::kBF16;
+  const Cells cells = cells_of(group_.kv_dtype);
   shape_.multiprocessors = device_ != nullptr ? device_->num_sms() : 1;
   shape_.head_dim = group_.head_dim_qk;
   shape_.split = context.split;
@@ -152,16 +180,25 @@ FlashBackend::FlashBackend(const BackendContext& context)
   shape_.prefill.num_kv_heads = group_.num_kv_heads;
   shape_.prefill.head_dim = shape_.head_dim;
   shape_.prefill.page_size = group_.block_size;
-  shape_.prefill.bf16 = bf16;
-  shape_.has_prefill = flash::prefill_supports(shape_.prefill);
+  shape_.prefill.bf16 = group_.q_dtype == DType::kBF16;
+  // The prefill kernel knows positions only as what they make visible.
+  shape_.has_prefill = flash::prefill_supports(shape_.prefill) && (group_.causal || !group_.alibi);
+  shape_.cell_bytes = cells == Cells::kHalf ? 2 : 1;
+  // What lies in the pages is not what the step's activations are.
+  shape_.pages_only = cells != Cells::kHalf || group_.kv_sharing;
 }
 
 std::vector<std::string> FlashBackend::check(const AttentionRequirements& wanted) const {
   std::vector<std::string> reasons = AttentionBackend::check(wanted);
-  if (wanted.q_dtype != wanted.kv_dtype) {
-    reasons.push_back(fmt::format("query dtype {} with KV cache dtype {}: they must be the same",
-                                  dtype_traits(wanted.q_dtype).name,
-                                  dtype_traits(wanted.kv_dtype).name));
+  const bool half = cells_of(wanted.kv_dtype) == Cells::kHalf;
+  if (half && wanted.q_dtype != wanted.kv_dtype) {
+    reasons.push_back(
+        fmt::format("query dtype {} with KV cache dtype {}: types of 16 bits must be the same",
+                    dtype_traits(wanted.q_dtype).name, dtype_traits(wanted.kv_dtype).name));
+  }
+  if (!half && wanted.head_dim_qk % 16 != 0) {
+    reasons.push_back(fmt::format("head_dim_qk {} with KV cache dtype {}: not a multiple of 16",
+                                  wanted.head_dim_qk, dtype_traits(wanted.kv_dtype).name));
   }
   if (wanted.head_dim_qk != wanted.head_dim_v) {
     reasons.push_back(fmt::format("head_dim_qk {} and head_dim_v {} differ", wanted.head_dim_qk,
@@ -177,9 +214,9 @@ Workspace FlashBackend::lay_out(const AttentionLimits& limits) const {
   for (const flash::DecodePlanShape* decode : {&shape_.narrow, &shape_.wide}) {
     const int32_t most = flash::max_decode_stretches(*decode);
     stretches = std::max(stretches, most);
-    partial_floats =
-        std::max(partial_floats,
-                 most * flash::decode_partial_floats({shape_.head_dim, true, decode->tile_rows}));
+    const DecodeVariant variant{shape_.head_dim, true, decode->tile_rows, cells_of(group_.kv_dtype),
+                                wants_extras(group_)};
+    partial_floats = std::max(partial_floats, most * flash::decode_partial_floats(variant));
   }
   workspace.plan_bytes = aligned(FlashPlan::max_bytes(shape_, limits));
   workspace.partials_at = workspace.plan_bytes;
@@ -249,10 +286,16 @@ std::unique_ptr<AttentionImpl> FlashBackend::make_impl(const LayerParams& params
   TENON_CHECK_EQ(params.kv.block_size, group_.block_size);
   TENON_CHECK_EQ(params.kv.v_offset, int64_t{params.head_dim_qk});
   TENON_CHECK_GT(params.scale, 0.0F);
-  TENON_CHECK(!params.sliding_window && params.logits_soft_cap == 0.0F);
-  // The prefill kernel takes cells as they are.
-  if (params.kv.scales.k != 1.0F || params.kv.scales.v != 1.0F) shape_.has_prefill = false;
-  return std::make_unique<FlashImpl>(this, params);
+  // What a layer has, the group's requirements have announced.
+  TENON_CHECK(wants_extras(group_) || !has_extras(params));
+  TENON_CHECK(params.alibi_slopes.empty() ||
+              params.alibi_slopes.size() == static_cast<size_t>(params.num_q_heads));
+  TENON_CHECK(params.sinks.empty() ||
+              params.sinks.size() == static_cast<size_t>(params.num_q_heads));
+  if (params.shares_kv || !params.kv.scales.all_one()) shape_.pages_only = true;
+  auto impl = std::make_unique<FlashImpl>(this, params);
+  if (!impl->prepare().ok()) device_->note(cudaErrorMemoryAllocation, "flash: facts of the heads");
+  return impl;
 }
 
 void FlashBackend::copy_blocks(KvPool& pool, std::span<const BlockCopy> copies) {
@@ -279,6 +322,10 @@ FlashImpl::FlashImpl(FlashBackend* backend, const LayerParams& params)
   decode_.score_scale = params.scale * kv.scales.k * std::numbers::log2e_v<float>;
   decode_.out_scale = kv.scales.v;
   decode_.causal = backend->group().causal;
+  decode_.bf16 = backend->group().q_dtype == DType::kBF16;
+  decode_.token_scale_offset = kv.token_scale_offset;
+  if (params.sliding_window) decode_.extras.window = *params.sliding_window;
+  decode_.extras.set_soft_cap(params.logits_soft_cap);
 
   prefill_.shape = backend->shape().prefill;
   prefill_.causal = backend->group().causal;
@@ -290,22 +337,71 @@ FlashImpl::FlashImpl(FlashBackend* backend, const LayerParams& params)
   prefill_.pages.token_stride = kv.token_stride;
   prefill_.pages.v_offset = kv.v_offset;
   prefill_.pages.swizzled = kv.swizzled;
+  prefill_.pages.cells = cells_of(kv.dtype);
+  prefill_.pages.token_scale_offset = kv.token_scale_offset;
+  prefill_.pages.k_scale = kv.scales.k;
+  prefill_.pages.v_scale = kv.scales.v;
+  prefill_.extras = decode_.extras;
+  prefill_.has_extras = has_extras(params);
+}
+
+// Scales of K and V by head (as the view says, and relative to those of all heads), slopes, sinks.
+Status FlashImpl::prepare() {
+  const KvScales& scales = params_.kv.scales;
+  std::vector<float> facts;
+  const auto add = [&](std::span<const float> values) {
+    const auto at = static_cast<int64_t>(facts.size());
+    facts.insert(facts.end(), values.begin(), values.end());
+    return at;
+  };
+  const int64_t slopes_at = add(params_.alibi_slopes);
+  const int64_t sinks_at = add(params_.sinks);
+  const int64_t k_at = add(scales.k_heads);
+  const int64_t v_at = add(scales.v_heads);
+  const auto kv_heads = static_cast<size_t>(params_.num_kv_heads);
+  const auto scales_at = static_cast<int64_t>(facts.size());
+  if (!scales.k_heads.empty() || !scales.v_heads.empty()) {
+    for (size_t head = 0; head < kv_heads; ++head) {
+      facts.push_back(scales.k_of(static_cast<int32_t>(head)));
+    }
+    for (size_t head = 0; head < kv_heads; ++head) {
+      facts.push_back(scales.v_of(static_cast<int32_t>(head)));
+    }
+  }
+  if (facts.empty()) return ok_status();
+  TENON_ASSIGN_OR_RETURN(head_facts_,
+                         to_device<float>(*backend_->device(), std::span<const float>(facts)));
+  const float* base = head_facts_.as<float>();
+  const auto part = [&](std::span<const float> values, int64_t at) {
+    return values.empty() ? nullptr : base + at;
+  };
+  decode_.extras.alibi = part(params_.alibi_slopes, slopes_at);
+  decode_.extras.sinks = part(params_.sinks, sinks_at);
+  decode_.extras.k_scales = part(scales.k_heads, k_at);
+  decode_.extras.v_scales = part(scales.v_heads, v_at);
+  prefill_.extras = decode_.extras;
+  if (scales_at < static_cast<int64_t>(facts.size())) {
+    write_scales_ = {base + scales_at, base + scales_at + params_.num_kv_heads};
+  }
+  return ok_status();
 }
 
 void FlashImpl::write_kv(const TensorView& k, const TensorView& v, std::span<const int64_t> slots) {
-  write_kv_on_gpu(backend_->device(), params_.kv, k, v, slots);
+  if (params_.shares_kv) return;
+  write_kv_on_gpu(backend_->device(), params_.kv, k, v, slots, write_scales_);
 }
 
 bool FlashImpl::rope_and_write_kv(const AttentionInput& in,
                                   std::span<const int64_t> slots,
                                   const RopeInput& rope) {
-  rope_and_write_kv_on_gpu(backend_->device(), params_.kv, in, slots, rope);
+  if (params_.shares_kv) return false;
+  rope_and_write_kv_on_gpu(backend_->device(), params_.kv, in, slots, rope, write_scales_);
   return true;
 }
 
 void FlashImpl::forward(const AttentionInput& in, const AttentionMetadata& metadata) {
   const auto& plan = static_cast<const FlashPlan&>(metadata);
-  TENON_CHECK(in.q.dtype == params_.kv.dtype && in.out.dtype == in.q.dtype);
+  TENON_CHECK(in.q.dtype == backend_->group().q_dtype && in.out.dtype == in.q.dtype);
   TENON_CHECK(in.q.stride[1] == 1 && in.out.stride[1] == 1);
   CudaDevice* device = backend_->device();
   const cudaStream_t decode_stream = plan.side_by_side ? device->side_stream() : device->stream();
@@ -338,7 +434,8 @@ void FlashImpl::decode(const AttentionInput& in,
   params.blocks = part.blocks;
   const flash::DecodePlanShape& shape =
       &part == &plan.narrow ? backend_->shape().narrow : backend_->shape().wide;
-  const DecodeVariant variant{params.head_dim, params_.kv.dtype == DType::kBF16, shape.tile_rows};
+  const DecodeVariant variant{params.head_dim, params.bf16, shape.tile_rows,
+                              cells_of(params_.kv.dtype), has_extras(params_)};
   backend_->device()->note(flash::launch_decode(variant, params, stream), "flash decode");
 }
 

@@ -21,6 +21,7 @@ constexpr double kStreamBytesPerMultiprocessor = 60e9;  // a second
 constexpr double kStreamBytesBeside = 3.8e12;           // on any part of the multiprocessors
 constexpr double kStreamBytesAlone = 4.1e12;            // on all of them
 constexpr double kPrefillFlopsPerMultiprocessor = 4.1e12;
+constexpr double kPrefillFlopsOfBytes = 2.3e12;  // the same over 8-bit cells
 constexpr double kStartSeconds = 8e-6;
 // The longer of two kernels side by side takes this part of the shorter one's time longer.
 constexpr double kDisturbance = 0.17;
@@ -116,10 +117,10 @@ Ways FlashPlan::choose(const PlanShape& shape, const BatchView& batch) {
   }
   if (pairs == 0 || keys == 0) return ways;
   const double flops = 4.0 * pairs * shape.head_dim * shape.prefill.num_q_heads;
-  // K and V, two bytes each.
-  const double bytes = 4.0 * keys * shape.head_dim * shape.prefill.num_kv_heads;
+  const double bytes = 2.0 * shape.cell_bytes * keys * shape.head_dim * shape.prefill.num_kv_heads;
   const int32_t all = shape.multiprocessors;
-  const double prefill_alone = kStartSeconds + flops / (all * kPrefillFlopsPerMultiprocessor);
+  const double rate = shape.cell_bytes == 1 ? kPrefillFlopsOfBytes : kPrefillFlopsPerMultiprocessor;
+  const double prefill_alone = kStartSeconds + flops / (all * rate);
   const double stream_alone = kStartSeconds + bytes / kStreamBytesAlone;
   if (stream_alone < kSmallPart * prefill_alone) {
     ways.prefill_from = 0;
@@ -127,8 +128,7 @@ Ways FlashPlan::choose(const PlanShape& shape, const BatchView& batch) {
   }
   double best = prefill_alone + stream_alone;
   for (int32_t blocks = 4; blocks < all; blocks += 4) {
-    const double prefill =
-        kStartSeconds + flops / ((all - blocks) * kPrefillFlopsPerMultiprocessor);
+    const double prefill = kStartSeconds + flops / ((all - blocks) * rate);
     const double stream = kStartSeconds + bytes / std::min(kStreamBytesBeside,
                                                            blocks * kStreamBytesPerMultiprocessor);
     const double seconds = std::max(prefill, stream) + kDisturbance * std::min(prefill, stream);
@@ -181,7 +181,7 @@ void FlashPlan::build(const PlanShape& shape,
       entry.q_begin = batch.query_start_loc[b];
       entry.q_len = query_len;
       entry.kv_len = batch.seq_lens[b];
-      entry.ragged = entry.kv_len == entry.q_len;
+      entry.ragged = !shape.pages_only && entry.kv_len == entry.q_len;
       entry.kv_begin = entry.ragged ? entry.q_begin : batch.page_indptr[b];
       if (query_len > 0) rows.push_back(entry);
     } else if (!is_narrow(query_len)) {

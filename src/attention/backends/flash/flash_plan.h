@@ -24,6 +24,9 @@ struct PlanShape {
   DecodePlanShape wide;    // tiles of 64
   PrefillShape prefill;
   bool has_prefill = false;  // the prefill kernel takes this shape; else wide tiles do its rows
+  // Rows without earlier keys read pages like all others: cells are not the step's activations.
+  bool pages_only = false;
+  int32_t cell_bytes = 2;  // of an element in the pages
   AttentionSplit split = AttentionSplit::kAuto;
   int32_t multiprocessors = 0;
   int32_t head_dim = 0;

@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <span>
 
+#include "attention/backends/flash/extras.h"
+
 namespace tenon::flash {
 
 // What the kernel is instantiated and tiled by.
@@ -85,6 +87,11 @@ struct PrefillPages {
   // Cells are as shared memory wants them (KvLayout::kLBHNCSwizzled): head_dim and page_size are
   // multiples of 64 and of 8.
   bool swizzled = false;
+  Cells cells = Cells::kHalf;      // 8-bit cells: strides and head_dim are multiples of 16
+  int64_t token_scale_offset = 0;  // Cells::kI8: of a page's scales, see KvView; in bytes
+  // What cells are multiplied by, but for Extras::k_scales and v_scales.
+  float k_scale = 1.0F;
+  float v_scale = 1.0F;
 };
 
 // Device pointers unless said otherwise; row strides in elements, multiples of 8; q, k, v and out
@@ -92,7 +99,7 @@ struct PrefillPages {
 struct PrefillParams {
   PrefillShape shape;
   PrefillPlan plan;
-  bool causal = true;      // as given to plan_prefill()
+  bool causal = true;      // as given to plan_prefill(); else no ALiBi
   float scale = 0.0F;      // of q . k; positive
   int32_t num_tokens = 0;  // T, rows of q, k and v
 
@@ -102,7 +109,11 @@ struct PrefillParams {
   const void* v = nullptr;
   int64_t k_stride = 0;
   int64_t v_stride = 0;
-  PrefillPages pages;   // read by paged rows, else base may be null
+  PrefillPages pages;  // read by paged rows, else base may be null
+  // Of the layer. With extras, scales or 8-bit cells another instantiation runs; scales and cells
+  // allow no ragged rows.
+  Extras extras;
+  bool has_extras = false;
   void* out = nullptr;  // [T, num_q_heads * head_dim]
   int64_t out_stride = 0;
   float* lse = nullptr;  // [T, num_q_heads], natural logarithm; null: not wanted

@@ -23,6 +23,15 @@ namespace tenon::flash {
     default: return 64;
   }
 }
+// The same for kernels with extras, which keep more in registers.
+[[nodiscard]] constexpr int32_t prefill_block_keys_extras(int32_t padded_dim) {
+  if (padded_dim == 64) return 96;
+  return padded_dim == 128 ? 128 : prefill_block_keys(padded_dim);
+}
+// The same for 8-bit cells, whose bytes need room of their own.
+[[nodiscard]] constexpr int32_t prefill_block_keys_quantised(int32_t padded_dim) {
+  return padded_dim == 64 || padded_dim == 192 ? 64 : prefill_block_keys_extras(padded_dim);
+}
 // Computing warpgroups, 64 query rows each: as many as the registers take.
 [[nodiscard]] constexpr int32_t prefill_consumers(int32_t padded_dim) {
   return padded_dim == 64 ? 3 : 2;

@@ -63,6 +63,11 @@ cudaError_t launch_prefill(const PrefillParams& params, cudaStream_t stream) {
       (params.shape.head_dim % 64 != 0 || params.shape.page_size % 8 != 0)) {
     return cudaErrorInvalidValue;
   }
+  // What lies in pages of 8-bit or scaled cells is not what the step's own keys are.
+  const bool same_cells = params.pages.cells == Cells::kHalf && params.pages.k_scale == 1.0F &&
+                          params.pages.v_scale == 1.0F;
+  if (params.plan.any_ragged && !same_cells) return cudaErrorInvalidValue;
+  if (params.extras.alibi != nullptr && !params.causal) return cudaErrorInvalidValue;
   switch (prefill_padded_dim(params.shape.head_dim)) {
     case 64: return launch_prefill_dim<64>(params, stream);
     case 96: return launch_prefill_dim<96>(params, stream);

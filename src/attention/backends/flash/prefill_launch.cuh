@@ -55,6 +55,9 @@ cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
   out.out = in.out;
   out.out_stride = in.out_stride;
   out.lse = in.lse;
+  out.extras = in.extras;
+  out.scale_log2 *= in.pages.k_scale;
+  out.out_scale = in.pages.v_scale;
   out.k = in.k;
   out.v = in.v;
   out.k_stride = in.k_stride;
@@ -141,9 +144,38 @@ template <int kDim>
 cudaError_t launch_prefill_dim(const PrefillParams& params, cudaStream_t stream);
 
 template <int kDim, bool kBf16>
+cudaError_t launch_prefill_extras(const PrefillParams& params, cudaStream_t stream) {
+  constexpr int kKeys = prefill_block_keys_extras(kDim);
+  constexpr int kConsumers = prefill_consumers(kDim);
+  const bool bulk =
+      params.pages.base == nullptr || prefill_box_keys(params.shape.page_size, kKeys) != 0;
+  if (bulk) {
+    return launch_prefill_as<
+        PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kBulk, true>>(params, stream);
+  }
+  return launch_prefill_as<
+      PrefillTraits<kDim, kKeys, kConsumers, kBf16, PrefillCopy::kGather, true>>(params, stream);
+}
+
+template <int kDim, bool kBf16, Cells kCells>
+cudaError_t launch_prefill_cells(const PrefillParams& params, cudaStream_t stream) {
+  return launch_prefill_as<
+      PrefillTraits<kDim, prefill_block_keys_quantised(kDim), prefill_consumers(kDim), kBf16,
+                    PrefillCopy::kConvert, true, kCells>>(params, stream);
+}
+
+template <int kDim, bool kBf16>
 cudaError_t launch_prefill_type(const PrefillParams& params, cudaStream_t stream) {
   constexpr int kKeys = prefill_block_keys(kDim);
   constexpr int kConsumers = prefill_consumers(kDim);
+  switch (params.pages.cells) {
+    case Cells::kF8: return launch_prefill_cells<kDim, kBf16, Cells::kF8>(params, stream);
+    case Cells::kI8: return launch_prefill_cells<kDim, kBf16, Cells::kI8>(params, stream);
+    case Cells::kHalf: break;
+  }
+  if (params.has_extras || params.pages.k_scale != 1.0F || params.pages.v_scale != 1.0F) {
+    return launch_prefill_extras<kDim, kBf16>(params, stream);
+  }
   const bool bulk =
       params.pages.base == nullptr || prefill_box_keys(params.shape.page_size, kKeys) != 0;
   if (!bulk) {

@@ -37,6 +37,24 @@ __device__ __forceinline__ void store_shared_if_negative(uint32_t to, float valu
       : "memory");
 }
 
+__device__ __forceinline__ void store_shared_16(uint32_t to, const uint32_t (&words)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]),
+               "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+__device__ __forceinline__ void store_shared_float(uint32_t to, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+__device__ __forceinline__ float2 load_shared_float2(uint32_t from) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y)
+               : "r"(from)
+               : "memory");
+  return pair;
+}
+
 // ---- arithmetic ----
 
 __device__ __forceinline__ float exp2_approx(float x) {

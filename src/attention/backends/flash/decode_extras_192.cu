@@ -1,0 +1,9 @@
+#include "attention/backends/flash/decode_kernel.cuh"
+
+namespace tenon::flash {
+
+template cudaError_t launch_decode_extras<192>(const DecodeVariant& variant,
+                                               const DecodeParams& params,
+                                               cudaStream_t stream);
+
+}  // namespace tenon::flash
