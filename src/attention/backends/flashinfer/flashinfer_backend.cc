@@ -281,8 +281,12 @@ std::unique_ptr<AttentionImpl> FlashinferBackend::make_impl(const LayerParams& p
   TENON_CHECK_EQ(params.head_dim_v, group_.head_dim_v);
   TENON_CHECK_EQ(params.kv.block_size, group_.block_size);
   TENON_CHECK(params.kv.dtype == group_.kv_dtype);
+  // Refused by check().
   TENON_CHECK(!params.sliding_window.has_value());
   TENON_CHECK(params.logits_soft_cap == 0.0F);
+  TENON_CHECK(params.alibi_slopes.empty() && params.sinks.empty());
+  TENON_CHECK(!params.shares_kv);
+  TENON_CHECK(params.kv.scales.k_heads.empty() && params.kv.scales.v_heads.empty());
   return std::make_unique<FlashinferImpl>(this, params);
 }
 
