@@ -180,6 +180,130 @@ ConformanceCase cuda_case() {
   return c;
 }
 
+// What a GPU's kernels do for one key at a time: windows, caps, slopes, sinks, cells of 8 bits.
+// Each meets decode, extends of all sizes, prefill and graphs.
+constexpr DType kQuantised[] = {DType::kF8E4M3, DType::kI8};
+constexpr int32_t kCudaWindows[] = {1, 7, 16, 100, 1000};
+const char* const kExtraBatches[] = {
+    "5q1s700_q1s17_q1s1",          "q1s3000_2q1s90_q1s2048", "q2s600_q4s1100_q16s900_q7s7",
+    "q30s85_q140_q200s1500_q1s64", "q300_q65_q129s400",      "40q1s300_q64s700_q33",
+};
+
+// Calls `add` with what changes a case to one with a feature, and with all of them at once.
+template <typename Add>
+void add_extras(const Add& add) {
+  for (const int32_t window : kCudaWindows) {
+    add([=](ConformanceCase& c) { c.sliding_window = window; });
+  }
+  add([](ConformanceCase& c) { c.soft_cap = 2.0F; });
+  add([](ConformanceCase& c) { c.alibi = true; });
+  add([](ConformanceCase& c) { c.sinks = true; });
+  add([](ConformanceCase& c) { c.shares_kv = true; });
+  add([](ConformanceCase& c) {
+    c.sinks = c.alibi = c.head_scales = true, c.soft_cap = 15.0F, c.sliding_window = 130;
+    c.k_scale = 0.7F, c.v_scale = 1.3F;
+  });
+}
+
+void add_cuda_feature_cases(std::vector<ConformanceCase>& cases) {
+  const auto add = [&](const char* batch, auto&& change) {
+    ConformanceCase c = cuda_case();
+    c.batch = batch;
+    change(c);
+    cases.push_back(c);
+  };
+  for (const char* batch : kExtraBatches) {
+    add_extras([&](auto&& change) { add(batch, change); });
+  }
+  // All of them by head size, type, page and group; no page of 1 takes bulk copies.
+  const auto everything = [](ConformanceCase& c) {
+    c.sinks = c.alibi = true, c.soft_cap = 15.0F, c.sliding_window = 90;
+  };
+  for (const int32_t dim : kCudaHeadDims) {
+    for (const DType dtype : kCudaDTypes) {
+      for (const int32_t block_size : {1, 16}) {
+        add(kCudaMixed, [&](ConformanceCase& c) {
+          everything(c);
+          c.head_dim_qk = c.head_dim_v = dim, c.q_dtype = c.kv_dtype = dtype;
+          c.block_size = block_size;
+        });
+      }
+    }
+  }
+  for (const int32_t group : {1, 3, 8, 12, 16}) {
+    add(kCudaMixed, [&](ConformanceCase& c) { everything(c), c.num_q_heads = 2 * group; });
+  }
+  add(kCudaMixed, [](ConformanceCase& c) { c.causal = false, c.sinks = c.alibi = true; });
+  add(kCudaMixed, [](ConformanceCase& c) { c.k_scale = 0.5F, c.v_scale = 4.0F; });
+  add(kCudaMixed, [](ConformanceCase& c) { c.head_scales = true; });
+  for (const AttentionSplit split : {AttentionSplit::kUnified, AttentionSplit::kSplit}) {
+    add(kCudaMixed, [&](ConformanceCase& c) { everything(c), c.split = split; });
+  }
+  add("5q1s700_3q1s9",
+      [&](ConformanceCase& c) { everything(c), c.graph_rows = 8, c.max_seq_len = 8192; });
+}
+
+void add_cuda_quantised_cases(std::vector<ConformanceCase>& cases) {
+  for (const DType dtype : kQuantised) {
+    const auto add = [&](const char* batch, auto&& change) {
+      ConformanceCase c = cuda_case();
+      c.batch = batch;
+      c.kv_dtype = dtype;
+      c.k_scale = dtype == DType::kF8E4M3 ? 0.05F : 1.0F;
+      change(c);
+      cases.push_back(c);
+    };
+    for (const char* batch : kCudaBatches) add(batch, [](ConformanceCase&) {});
+    for (const char* batch : {kExtraBatches[0], kExtraBatches[3]}) {
+      add_extras([&](auto&& change) { add(batch, change); });
+    }
+    for (const int32_t dim : kCudaHeadDims) {
+      for (const DType q_dtype : kCudaDTypes) {
+        for (const int32_t block_size : kCudaBlockSizes) {
+          add(kCudaMixed, [&](ConformanceCase& c) {
+            c.head_dim_qk = c.head_dim_v = dim, c.q_dtype = q_dtype, c.block_size = block_size;
+          });
+        }
+      }
+    }
+    for (const int32_t group : kCudaGroups) {
+      add(kCudaMixed, [&](ConformanceCase& c) { c.num_q_heads = 2 * group; });
+    }
+    for (const KvLayout layout : kLayouts) {
+      add(kCudaMixed, [&](ConformanceCase& c) { c.layout = layout; });
+    }
+    add(kCudaMixed, [](ConformanceCase& c) { c.head_scales = true, c.v_scale = 3.0F; });
+    add(kCudaMixed, [](ConformanceCase& c) { c.causal = false; });
+    add(kCudaMixed, [](ConformanceCase& c) { c.lse = false; });
+    add(kCudaMixed, [](ConformanceCase& c) { c.split = AttentionSplit::kUnified; });
+    for (const bool interleaved : {false, true}) {
+      add(kCudaMixed, [&](ConformanceCase& c) {
+        c.rope = {interleaved ? 64 : 128, interleaved}, c.head_scales = interleaved;
+      });
+      add("17q1s40_q2s0", [&](ConformanceCase& c) {
+        c.head_dim_qk = c.head_dim_v = 96, c.rope = {96, interleaved};
+        c.q_dtype = DType::kF16, c.block_size = 1;
+      });
+    }
+    for (const int32_t dim : {64, 128, 256}) {
+      add("3q1s900_q1s1", [&](ConformanceCase& c) {
+        c.head_dim_qk = c.head_dim_v = dim, c.graph_rows = 8, c.max_seq_len = 4096;
+      });
+    }
+    add("33q1s200", [](ConformanceCase& c) { c.graph_rows = 64, c.max_seq_len = 8192; });
+    // Long enough for every warp of a block to go round its ring.
+    for (const int32_t dim : kCudaHeadDims) {
+      for (const int32_t group : {4, 16}) {
+        add("30q1s640_q1s2100", [&](ConformanceCase& c) {
+          c.head_dim_qk = c.head_dim_v = dim, c.num_kv_heads = 4, c.num_q_heads = 4 * group;
+        });
+      }
+    }
+    add("6q1s700_q100s228_q90",
+        [](ConformanceCase& c) { c.num_q_heads = 32, c.num_kv_heads = 8, c.max_seq_len = 131072; });
+  }
+}
+
 std::vector<ConformanceCase> cuda_quick_cases() {
   std::vector<ConformanceCase> cases;
   const auto add = [&](auto&& change) {
@@ -264,7 +388,22 @@ std::vector<ConformanceCase> cuda_quick_cases() {
     c.num_q_heads = 10, c.block_size = 64, c.q_dtype = c.kv_dtype = DType::kF16;
   });
   graph("3q1s900", 4, 4096, [](ConformanceCase& c) { c.split = AttentionSplit::kSplit; });
+  add_cuda_feature_cases(cases);
+  add_cuda_quantised_cases(cases);
   return cases;
+}
+
+// The features of a case by its number, each meeting every value of the other axes in time.
+void add_feature(ConformanceCase& c, int pick) {
+  if (pick % 2 == 1) {
+    c.kv_dtype = kQuantised[pick / 2 % 2];
+    c.k_scale = 0.6F;
+    c.head_scales = pick % 3 == 0;
+  }
+  if (pick % 4 == 1) c.sliding_window = kCudaWindows[pick / 4 % 5];
+  if (pick % 5 == 2) c.soft_cap = 15.0F;
+  c.alibi = pick % 7 == 3;
+  c.sinks = pick % 3 == 1;
 }
 
 std::vector<ConformanceCase> cuda_full_cases() {
@@ -282,6 +421,8 @@ std::vector<ConformanceCase> cuda_full_cases() {
         c.q_dtype = c.kv_dtype = kCudaDTypes[pick / 4 % 2];
         c.block_size = kCudaBlockSizes[pick / 4 % 3];
         c.lse = pick / 4 % 5 != 0;
+        cases.push_back(c);
+        add_feature(c, pick / 4);
         cases.push_back(c);
       }
     }
