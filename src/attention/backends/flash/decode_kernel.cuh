@@ -330,13 +330,14 @@ constexpr RingShape ring_shape(int dim, bool wide, bool bulk) {
   }
 }
 
-// Of 8-bit cells, whose stages are half as large: twice as many make the same bytes.
+// Of 8-bit cells, whose stages are half as large. Keys come twice as fast, so more warps are needed
+// to take them in; tiles of 8 rows leave the registers for it.
 constexpr RingShape quantised_ring_shape(int dim, int rows, bool bulk) {
   switch (dim) {
-    case 64: return {8, 8};
-    case 128: return {8, rows == 64 ? 6 : 4};
-    case 192: return {4, 8};
-    default: return {4, 6};
+    case 64: return bulk && rows == 8 ? RingShape{16, 4} : RingShape{8, 8};
+    case 128: return bulk && rows == 8 ? RingShape{12, 2} : RingShape{8, rows == 64 ? 6 : 4};
+    case 192: return bulk ? RingShape{8, 3} : RingShape{4, 8};
+    default: return bulk ? RingShape{8, 2} : RingShape{4, 6};
   }
 }
 

@@ -361,13 +361,15 @@ struct PrefillLoader {
   }
   __device__ void convert_group(int group) const {
     const uint32_t to = stage();
+    uint4 cells[kGroup];
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) cells[j] = load_shared_16(staged(group * kGroup + j));
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
       const int i = group * kGroup + j;
       const int at = half * kRowsOfWarp + (i * 32 + lane) / kPieces;
       const int piece = (i * 32 + lane) % kPieces;
-      const uint4 cells = load_shared_16(staged(i));
-      const uint32_t words[4] = {cells.x, cells.y, cells.z, cells.w};
+      const uint32_t words[4] = {cells[j].x, cells[j].y, cells[j].z, cells[j].w};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         uint32_t out[4];
