@@ -170,6 +170,18 @@ const char* const kCudaBatches[] = {
     "300q1s20",
 };
 
+// Groups of fewer and of more rows than a tile, side by side and nested, prefixes of one page and
+// of many pieces, rows behind them of any length, steps that prefill, too.
+const char* const kCudaPrefixBatches[] = {
+    "2q1s300p256",
+    "6q1s150p128_2q1s90_q33",
+    "40q1s1100p1024_5q1s700p640_q1s700",
+    "3q1s600p64+448_4q1s700p64+576_2q1s70p64_q20s90",
+    "20q1s230p192_3q1s20p16",
+    "2q1s5000p4992_16q1s2000p1984",
+    "130q1s90p64_2q2s90p64",
+};
+
 ConformanceCase cuda_case() {
   ConformanceCase c;
   c.batch = kCudaMixed;
@@ -366,6 +378,29 @@ std::vector<ConformanceCase> cuda_quick_cases() {
   add([](ConformanceCase& c) {
     c.batch = "17q1s40_q2s0", c.rope = {128, false}, c.block_size = 1;
   });
+  for (const char* batch : kCudaPrefixBatches) {
+    add([&](ConformanceCase& c) { c.batch = batch; });
+    add([&](ConformanceCase& c) { c.batch = batch, c.cascade = CascadeMode::kAuto; });
+    add([&](ConformanceCase& c) { c.batch = batch, c.num_q_heads = 6, c.lse = false; });
+    add([&](ConformanceCase& c) {
+      c.batch = batch, c.num_q_heads = 2, c.head_dim_qk = c.head_dim_v = 64;
+      c.q_dtype = c.kv_dtype = DType::kF16;
+    });
+  }
+  for (const int32_t dim : kCudaHeadDims) {
+    for (const int32_t block_size : kCudaBlockSizes) {
+      add([&](ConformanceCase& c) {
+        c.batch = "9q1s400p256_3q1s200p128_q50";
+        c.head_dim_qk = c.head_dim_v = dim, c.block_size = block_size;
+        if (dim % 128 == 0) c.q_dtype = c.kv_dtype = DType::kF16;
+      });
+    }
+  }
+  for (const int32_t group : {5, 12, 16, 40}) {
+    add([&](ConformanceCase& c) { c.batch = "30q1s300p256", c.num_q_heads = 2 * group; });
+  }
+  add([](ConformanceCase& c) { c.batch = "30q1s300p256", c.layout = KvLayout::kLBNHC; });
+  add([](ConformanceCase& c) { c.batch = "30q1s300p256", c.k_scale = 0.5F, c.v_scale = 3.0F; });
   // Graphs of uniform decode: full, padded, long limits, large heads and groups.
   const auto graph = [&](const char* batch, int32_t rows, int32_t max_seq_len, auto&& change) {
     add([&](ConformanceCase& c) {

@@ -389,7 +389,12 @@ class Entrant {
       bounds_.num_rows = workload_.view(0).num_rows();
     }
     timer_ = device_.make_timer();
-    TENON_ASSIGN_OR_RETURN(metadata_, backend_->build_metadata(workload_.view(0), bounds()));
+    auto planned = backend_->build_metadata(workload_.view(0), bounds());
+    if (!planned.ok() && planned.status().code() == StatusCode::kFailedPrecondition) {
+      bounds_.num_rows = 0;  // the engine runs such steps without a graph
+      planned = backend_->build_metadata(workload_.view(0), bounds());
+    }
+    TENON_ASSIGN_OR_RETURN(metadata_, std::move(planned));
     enqueue();
     TENON_RETURN_IF_ERROR(device_.synchronize());
     if (device_.type() == DeviceType::kCpu) return ok_status();

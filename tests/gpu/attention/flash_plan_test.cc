@@ -242,7 +242,7 @@ class StepPlan {
     const int64_t most = FlashPlan::max_bytes(shape, limits);
     std::vector<std::byte> buffer(static_cast<size_t>(most) + 64);
     std::vector<PrefillRow> room;
-    plan.build(shape, batch.view, buffer.data(), room);
+    plan.build(shape, batch.view, {}, buffer.data(), room);
     EXPECT_LE(plan.bytes, most);
     EXPECT_EQ(plan.bytes - plan.pages_at,
               static_cast<int64_t>(batch.page_indices.size() * sizeof(int32_t)));

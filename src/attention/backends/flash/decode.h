@@ -64,6 +64,9 @@ struct DecodeParams {
   void* out = nullptr;  // [T, num_q_heads * head_dim]
   int64_t out_stride = 0;
   float* lse = nullptr;  // [T, num_q_heads], natural logarithm; null: not wanted
+  // Results of tiles with DecodeTile::merge, which wait for others of their tokens.
+  float* suffix_out = nullptr;  // [tokens * num_q_heads, head_dim]
+  float* suffix_lse = nullptr;  // [tokens * num_q_heads], natural logarithm
 
   // K of a token and head is followed by its V. `swizzle`: 0, or 7 if the cells are swizzled
   // (KvLayout::kLBHNCSwizzled): then head_dim is a multiple of 64, page_size one of 8. With 8-bit

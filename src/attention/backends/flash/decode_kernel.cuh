@@ -207,15 +207,23 @@ class UnitEnd {
       }
     }
     const float scale = empty ? 0.0F : out_scale / state.y;
+    constexpr float kLn2 = 0.69314718055994531F;
+    const bool tells_lse = quad == 0 && (tile.merge != 0 || params_.lse != nullptr);
+    const float lse =
+        !tells_lse || empty
+            ? -INFINITY
+            : state.x * (Traits::kRules ? 1.0F : params_.score_scale) * kLn2 + logf(state.y);
+    if (tile.merge != 0) {
+      const int64_t at = int64_t{tile.merge - 1 + query} * params_.num_q_heads + q_head;
+      *reinterpret_cast<float4*>(params_.suffix_out + at * params_.head_dim + quad * 4) =
+          make_float4(total.x * scale, total.y * scale, total.z * scale, total.w * scale);
+      if (tells_lse) params_.suffix_lse[at] = lse;
+      return;
+    }
     T* out = static_cast<T*>(params_.out) + token * params_.out_stride + q_head * params_.head_dim;
     *reinterpret_cast<uint2*>(out + quad * 4) =
         make_uint2(pack(total.x * scale, total.y * scale), pack(total.z * scale, total.w * scale));
-    if (quad == 0 && params_.lse != nullptr) {
-      constexpr float kLn2 = 0.69314718055994531F;
-      params_.lse[token * params_.num_q_heads + q_head] =
-          empty ? -INFINITY
-                : state.x * (Traits::kRules ? 1.0F : params_.score_scale) * kLn2 + logf(state.y);
-    }
+    if (tells_lse) params_.lse[token * params_.num_q_heads + q_head] = lse;
   }
 
   // In the type of the output, which 8-bit cells do not tell.

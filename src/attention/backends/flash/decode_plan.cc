@@ -178,10 +178,11 @@ void give_starts(const DecodePlanShape& shape,
 int32_t make_decode_tiles(const DecodePlanShape& shape,
                           const BatchView& batch,
                           int32_t row,
-                          std::span<DecodeTile> room) {
+                          std::span<DecodeTile> room,
+                          const DecodeRowStart& start) {
   const auto b = static_cast<size_t>(row);
   const int32_t query_len = batch.query_len(row);
-  const int32_t seq_len = batch.seq_lens[b];
+  const int32_t seq_len = batch.seq_lens[b] - start.pages * shape.page_size;
   const int64_t packed = int64_t{query_len} * shape.group;
   size_t count = 0;
   for (int64_t first = 0; first < packed; first += shape.tile_rows) {
@@ -195,8 +196,8 @@ int32_t make_decode_tiles(const DecodePlanShape& shape,
     tile.first_token = batch.query_start_loc[b];
     tile.first_row = static_cast<int32_t>(first);
     tile.rows = static_cast<int32_t>(rows);
-    tile.page_begin = batch.page_indptr[b];
-    tile.reserved = 0;
+    tile.page_begin = batch.page_indptr[b] + start.pages;
+    tile.merge = start.merge + 1;
   }
   return static_cast<int32_t>(count);
 }

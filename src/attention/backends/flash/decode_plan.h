@@ -38,7 +38,9 @@ struct alignas(32) DecodeTile {
   int32_t first_row;    // packed row of the batch row that the tile starts with
   int32_t rows;         // packed rows of the tile
   int32_t page_begin;   // of the batch row in page_indices
-  int32_t reserved;
+  // Cascade attention: 1 + where its batch row's first token is among those whose results are
+  // merged with others (DecodeParams::suffix_out); 0: they go to the output.
+  int32_t merge;
 };
 
 // Units [unit_begin, unit_end), from key `key_begin` of the first one to key `key_end` of the last
@@ -81,11 +83,18 @@ struct DecodePlanShape {
   return rows + tokens * shape.group / shape.tile_rows;
 }
 
+// Where the kernel begins with a batch row: behind pages that others attend to, if any.
+struct DecodeRowStart {
+  int32_t pages = 0;   // fewer than the row has
+  int32_t merge = -1;  // where its first token is among those whose results are merged
+};
+
 // Writes the tiles of a batch row to the start of `room` and returns their number.
 int32_t make_decode_tiles(const DecodePlanShape& shape,
                           const BatchView& batch,
                           int32_t row,
-                          std::span<DecodeTile> room);
+                          std::span<DecodeTile> room,
+                          const DecodeRowStart& start = {});
 
 // The most stretches of a plan. Wide tiles, whose partial results are large, get one a block.
 [[nodiscard]] inline int32_t max_decode_stretches(const DecodePlanShape& shape) {

@@ -14,6 +14,9 @@
 namespace tenon {
 namespace {
 
+using flash::CascadeHeader;
+using flash::CascadeLayout;
+using flash::CascadeRoom;
 using flash::Cells;
 using flash::DecodeParams;
 using flash::DecodePart;
@@ -37,6 +40,13 @@ struct Workspace {
   int64_t counters_at = 0;          // of the decode kernel
   int64_t claims_at = 0;            // of the decode kernel
   int64_t prefill_counters_at = 0;  // of the prefill kernel
+  int64_t prefix_counters_at = 0;   // of the prefix pass
+  // Cascade attention: its plan (cascade_plan.h), partial results of the passes and of the keys
+  // behind them.
+  int64_t cascade_at = 0;
+  int64_t cascade_bytes = 0;
+  int64_t prefix_out_at = 0, prefix_lse_at = 0;
+  int64_t suffix_out_at = 0, suffix_lse_at = 0;
   int64_t bytes = 0;
 };
 
@@ -62,6 +72,7 @@ class FlashBackend final : public AttentionBackend {
     return reinterpret_cast<T*>(memory_.data() + offset);
   }
   [[nodiscard]] const Workspace& workspace() const { return workspace_; }
+  [[nodiscard]] const CascadeLayout& cascade_layout() const { return cascade_layout_; }
 
  private:
   [[nodiscard]] Workspace lay_out(const AttentionLimits& limits) const;
@@ -72,8 +83,10 @@ class FlashBackend final : public AttentionBackend {
   PlanShape shape_;
   AttentionLimits limits_;
   Workspace workspace_;
+  CascadeLayout cascade_layout_{{}};
+  flash::CascadePlanner cascade_;
   Buffer memory_;
-  Buffer pinned_;  // kMetadataRing plans
+  Buffer pinned_;  // kMetadataRing plans, each with its part for cascade attention
   std::array<FlashPlan, kMetadataRing> plans_;
   std::array<std::unique_ptr<Fence>, kMetadataRing> copied_;  // the slot's plan is on the device
   std::vector<PrefillRow> rows_;
@@ -99,6 +112,8 @@ class FlashImpl final : public AttentionImpl {
               const DecodePart& part,
               cudaStream_t stream) const;
   void prefill(const AttentionInput& in, const FlashPlan& plan) const;
+  void attend_prefixes(const AttentionInput& in, const FlashPlan& plan, cudaStream_t stream) const;
+  void merge(const AttentionInput& in, const FlashPlan& plan) const;
 
   FlashBackend* const backend_;
   const LayerParams params_;
@@ -134,6 +149,19 @@ CudaDevice* cuda_device(Device* device) {
                                                                   : nullptr;
 }
 
+// Whether the prefix pass takes the group's shape: every row sees all keys of a prefix, whatever
+// its position, and cells are what the prefill kernel reads.
+bool shares_prefixes(const AttentionRequirements& group) {
+  flash::PrefillShape shape;
+  shape.num_q_heads = group.num_q_heads;
+  shape.num_kv_heads = group.num_kv_heads;
+  shape.head_dim = group.head_dim_qk;
+  shape.page_size = group.block_size;
+  return flash::prefix_supports(shape) && group.head_dim_qk == group.head_dim_v &&
+         group.q_dtype == group.kv_dtype && !group.sliding_window && !group.alibi &&
+         !group.logits_soft_cap && !group.kv_scale_per_head;
+}
+
 FlashBackend::FlashBackend(const BackendContext& context)
     : group_(context.requirements), device_(cuda_device(context.device)) {
   info_.name = "flash";
@@ -154,7 +182,7 @@ FlashBackend::FlashBackend(const BackendContext& context)
   }
   using enum AttentionFeature;
   info_.features = features({kNonCausal, kSlidingWindow, kLogitsSoftCap, kAlibi, kSinks, kKvSharing,
-                             kLse, kKvScalePerHead});
+                             kCascade, kLse, kKvScalePerHead});
   // With one prefill kernel for all rows, the launch depends on the lengths.
   info_.graphs = context.split == AttentionSplit::kUnified ? GraphSupport::kNever
                                                            : GraphSupport::kUniformDecode;
@@ -186,6 +214,19 @@ FlashBackend::FlashBackend(const BackendContext& context)
   shape_.cell_bytes = cells == Cells::kHalf ? 2 : 1;
   // What lies in the pages is not what the step's activations are.
   shape_.pages_only = cells != Cells::kHalf || group_.kv_sharing;
+
+  if (context.cascade != CascadeMode::kOff && shares_prefixes(group_) &&
+      context.split != AttentionSplit::kUnified) {
+    shape_.cascade.mode = context.cascade;
+    shape_.cascade.num_kv_heads = group_.num_kv_heads;
+    shape_.cascade.group = group;
+    shape_.cascade.head_dim = shape_.head_dim;
+    shape_.cascade.page_size = group_.block_size;
+    shape_.cascade.tile_rows = flash::prefix_tile_rows(shape_.head_dim);
+    shape_.cascade.block_keys = flash::prefix_block_keys(shape_.head_dim);
+    shape_.cascade.blocks = shape_.multiprocessors;
+    shape_.cascade.max_row_tokens = std::max(shape_.narrow.tile_rows / group, 1);
+  }
 }
 
 std::vector<std::string> FlashBackend::check(const AttentionRequirements& wanted) const {
@@ -203,6 +244,11 @@ std::vector<std::string> FlashBackend::check(const AttentionRequirements& wanted
   if (wanted.head_dim_qk != wanted.head_dim_v) {
     reasons.push_back(fmt::format("head_dim_qk {} and head_dim_v {} differ", wanted.head_dim_qk,
                                   wanted.head_dim_v));
+  }
+  if (wanted.cascade && reasons.empty() && !shares_prefixes(wanted)) {
+    reasons.push_back(
+        "cascade with a sliding window, ALiBi, a logits soft cap, 8-bit cells, KV scales per head "
+        "or so many query heads a KV head");
   }
   return reasons;
 }
@@ -225,7 +271,23 @@ Workspace FlashBackend::lay_out(const AttentionLimits& limits) const {
   workspace.claims_at =
       workspace.counters_at + aligned(stretches * static_cast<int64_t>(sizeof(int32_t)));
   workspace.prefill_counters_at = workspace.claims_at + kAlignment;
-  workspace.bytes = workspace.prefill_counters_at + kAlignment;
+  workspace.prefix_counters_at = workspace.prefill_counters_at + kAlignment;
+  workspace.bytes = workspace.prefix_counters_at + kAlignment;
+
+  const auto take = [&](int64_t bytes) {
+    const int64_t at = workspace.bytes;
+    workspace.bytes += aligned(bytes);
+    return at;
+  };
+  const CascadeRoom room = flash::cascade_room(shape_.cascade, limits);
+  const int64_t heads = group_.num_q_heads;
+  workspace.cascade_bytes = aligned(CascadeLayout(room).bytes);
+  workspace.cascade_at = take(workspace.cascade_bytes);
+  const auto float_bytes = static_cast<int64_t>(sizeof(float));
+  workspace.prefix_out_at = take(room.partial_rows * shape_.head_dim * float_bytes);
+  workspace.prefix_lse_at = take(room.partial_rows * float_bytes);
+  workspace.suffix_out_at = take(room.tokens * heads * shape_.head_dim * float_bytes);
+  workspace.suffix_lse_at = take(room.tokens * heads * float_bytes);
   return workspace;
 }
 
@@ -241,8 +303,11 @@ Status FlashBackend::prepare(const AttentionLimits& limits) {
   }
   workspace_ = lay_out(limits);
   TENON_ASSIGN_OR_RETURN(memory_, device_->allocate(static_cast<size_t>(workspace_.bytes)));
-  TENON_ASSIGN_OR_RETURN(
-      pinned_, device_->allocate_host(static_cast<size_t>(workspace_.plan_bytes * kMetadataRing)));
+  TENON_ASSIGN_OR_RETURN(pinned_,
+                         device_->allocate_host(static_cast<size_t>(
+                             (workspace_.plan_bytes + workspace_.cascade_bytes) * kMetadataRing)));
+  cascade_layout_ = CascadeLayout(flash::cascade_room(shape_.cascade, limits));
+  cascade_.prepare(shape_.cascade, limits);
   for (std::unique_ptr<Fence>& fence : copied_) fence = device_->make_fence();
   mover_ = std::make_unique<KvBlockMover>(device_);
   rows_.reserve(static_cast<size_t>(limits.max_num_seqs));
@@ -269,10 +334,21 @@ Result<const AttentionMetadata*> FlashBackend::build_metadata(const BatchView& b
   const size_t slot = next_plan_;
   next_plan_ = (next_plan_ + 1) % plans_.size();
   TENON_RETURN_IF_ERROR(copied_[slot]->wait());
-  std::byte* buffer = pinned_.data() + static_cast<int64_t>(slot) * workspace_.plan_bytes;
+  std::byte* buffer = pinned_.data() + static_cast<int64_t>(slot) *
+                                           (workspace_.plan_bytes + workspace_.cascade_bytes);
+  std::byte* cascade_buffer = buffer + workspace_.plan_bytes;
   FlashPlan& plan = plans_[slot];
-  plan.build(shape_, batch, buffer, rows_);
+  const flash::CascadePart part = cascade_.build(batch, cascade_buffer);
+  if (part.active() && graph != nullptr) {
+    return make_status(StatusCode::kFailedPrecondition,
+                       "attention backend flash: no graphs of steps that share prefixes");
+  }
+  plan.build(shape_, batch, {part, cascade_.rows()}, buffer, rows_);
   device_->upload(memory_.data(), buffer, static_cast<size_t>(plan.bytes));
+  if (part.active()) {
+    device_->upload(at<std::byte>(workspace_.cascade_at), cascade_buffer,
+                    static_cast<size_t>(part.bytes));
+  }
   copied_[slot]->record();
   return &plan;
 }
@@ -406,11 +482,65 @@ void FlashImpl::forward(const AttentionInput& in, const AttentionMetadata& metad
   CudaDevice* device = backend_->device();
   const cudaStream_t decode_stream = plan.side_by_side ? device->side_stream() : device->stream();
   if (plan.side_by_side) device->fork_side();
+  // The prefix pass has the multiprocessors to itself, or those of the kernel that it runs beside.
+  const bool pass_beside_decode = plan.side_by_side && plan.prefill.rows == 0;
+  if (!pass_beside_decode) attend_prefixes(in, plan, decode_stream);
   // First, so that its blocks find their multiprocessors empty.
   decode(in, plan, plan.narrow, decode_stream);
   decode(in, plan, plan.wide, decode_stream);
+  if (pass_beside_decode) attend_prefixes(in, plan, device->stream());
   prefill(in, plan);
   if (plan.side_by_side) device->join_side();
+  merge(in, plan);
+}
+
+void FlashImpl::attend_prefixes(const AttentionInput& in,
+                                const FlashPlan& plan,
+                                cudaStream_t stream) const {
+  if (!plan.cascade_part.active()) return;
+  const Workspace& workspace = backend_->workspace();
+  flash::PrefixParams params;
+  params.shape = prefill_.shape;
+  params.scale = params_.scale * params_.kv.scales.k;
+  params.num_tokens = static_cast<int32_t>(in.q.rows());
+  params.q = in.q.data;
+  params.q_stride = in.q.stride[0];
+  params.pages = prefill_.pages;
+  params.tiles = backend_->at<const flash::PrefixTile>(workspace.cascade_at +
+                                                       backend_->cascade_layout().tiles_at);
+  params.page_indices = backend_->at<const int32_t>(plan.pages_at);
+  params.arrays.num_tiles = &backend_->at<const CascadeHeader>(workspace.cascade_at)->num_tiles;
+  params.arrays.tokens =
+      backend_->at<const int32_t>(workspace.cascade_at + backend_->cascade_layout().tokens_at);
+  params.arrays.out = backend_->at<float>(workspace.prefix_out_at);
+  params.arrays.lse = backend_->at<float>(workspace.prefix_lse_at);
+  params.out_scale = params_.kv.scales.v;
+  params.counters = backend_->at<int32_t>(workspace.prefix_counters_at);
+  params.blocks = plan.prefix_blocks;
+  backend_->device()->note(flash::launch_prefix(params, stream), "flash prefix pass");
+}
+
+void FlashImpl::merge(const AttentionInput& in, const FlashPlan& plan) const {
+  if (!plan.cascade_part.active()) return;
+  const Workspace& workspace = backend_->workspace();
+  flash::MergeParams params;
+  params.tokens = backend_->at<const flash::MergeToken>(workspace.cascade_at +
+                                                        backend_->cascade_layout().merges_at);
+  params.num_tokens = &backend_->at<const CascadeHeader>(workspace.cascade_at)->num_tokens;
+  params.prefix_out = backend_->at<const float>(workspace.prefix_out_at);
+  params.prefix_lse = backend_->at<const float>(workspace.prefix_lse_at);
+  params.suffix_out = backend_->at<const float>(workspace.suffix_out_at);
+  params.suffix_lse = backend_->at<const float>(workspace.suffix_lse_at);
+  params.out = in.out.data;
+  params.out_stride = in.out.stride[0];
+  params.lse = in.lse.empty() ? nullptr : in.lse.data();
+  params.num_q_heads = params_.num_q_heads;
+  params.num_kv_heads = params_.num_kv_heads;
+  params.head_dim = params_.head_dim_qk;
+  params.bf16 = params_.kv.dtype == DType::kBF16;
+  params.max_tokens = plan.cascade_part.tokens;
+  backend_->device()->note(flash::launch_cascade_merge(params, backend_->device()->stream()),
+                           "flash merge");
 }
 
 void FlashImpl::decode(const AttentionInput& in,
@@ -428,6 +558,8 @@ void FlashImpl::decode(const AttentionInput& in,
   params.page_indices = backend_->at<const int32_t>(plan.pages_at);
   params.tiles = backend_->at<const flash::DecodeTile>(part.tiles_at);
   params.stretches = backend_->at<const flash::DecodeStretch>(part.stretches_at);
+  params.suffix_out = backend_->at<float>(workspace.suffix_out_at);
+  params.suffix_lse = backend_->at<float>(workspace.suffix_lse_at);
   params.partials = backend_->at<float>(workspace.partials_at);
   params.counters = backend_->at<int32_t>(workspace.counters_at);
   params.claims = backend_->at<int32_t>(workspace.claims_at);

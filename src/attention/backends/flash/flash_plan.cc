@@ -44,10 +44,10 @@ class DecodePartWriter {
     part_.stretches_at = at;
     part_.tiles_at = align(at + stretch_bytes(shape));
   }
-  void add(const BatchView& batch, int32_t row) {
+  void add(const BatchView& batch, int32_t row, const DecodeRowStart& start = {}) {
     const int64_t most = decode_tiles(shape_, batch.query_len(row));
     auto* room = reinterpret_cast<DecodeTile*>(buffer_ + part_.tiles_at) + part_.tiles;
-    part_.tiles += make_decode_tiles(shape_, batch, row, {room, static_cast<size_t>(most)});
+    part_.tiles += make_decode_tiles(shape_, batch, row, {room, static_cast<size_t>(most)}, start);
     ++part_.rows;
   }
   [[nodiscard]] const DecodePart& part() const { return part_; }
@@ -82,7 +82,7 @@ void deal(const DecodePlanShape& shape,
 
 }  // namespace
 
-Ways FlashPlan::choose(const PlanShape& shape, const BatchView& batch) {
+Ways FlashPlan::choose(const PlanShape& shape, const BatchView& batch, const Passes& passes) {
   Ways ways;
   if (!shape.has_prefill) {
     ways.prefill_from = kNever;
@@ -108,7 +108,10 @@ Ways FlashPlan::choose(const PlanShape& shape, const BatchView& batch) {
   double keys = 0;   // that are streamed
   for (int32_t row = 0; row < batch.num_rows(); ++row) {
     const double query_len = batch.query_len(row);
-    const double seq_len = batch.seq_lens[static_cast<size_t>(row)];
+    double seq_len = batch.seq_lens[static_cast<size_t>(row)];
+    if (!passes.rows.empty()) {
+      seq_len -= passes.rows[static_cast<size_t>(row)].pages * shape.narrow.page_size;
+    }
     if (!ways.is_prefill(batch.query_len(row), group)) {
       keys += seq_len;
     } else if (seq_len > 0) {
@@ -122,7 +125,7 @@ Ways FlashPlan::choose(const PlanShape& shape, const BatchView& batch) {
   const double rate = shape.cell_bytes == 1 ? kPrefillFlopsOfBytes : kPrefillFlopsPerMultiprocessor;
   const double prefill_alone = kStartSeconds + flops / (all * rate);
   const double stream_alone = kStartSeconds + bytes / kStreamBytesAlone;
-  if (stream_alone < kSmallPart * prefill_alone) {
+  if (stream_alone < kSmallPart * prefill_alone && !passes.part.active()) {
     ways.prefill_from = 0;
     return ways;
   }
@@ -158,18 +161,23 @@ int64_t FlashPlan::max_bytes(const PlanShape& shape, const AttentionLimits& limi
 
 void FlashPlan::build(const PlanShape& shape,
                       const BatchView& batch,
+                      const Passes& passes,
                       std::byte* buffer,
                       std::vector<PrefillRow>& rows) {
   rows.clear();
-  const Ways ways = choose(shape, batch);
+  cascade_part = passes.part;
+  const Ways ways = choose(shape, batch, passes);
   const auto is_narrow = [&](int32_t query_len) {
     return int64_t{query_len} * shape.narrow.group <= shape.narrow.tile_rows;
+  };
+  const auto start_of = [&](int32_t row) {
+    return passes.rows.empty() ? DecodeRowStart{} : passes.rows[static_cast<size_t>(row)];
   };
   DecodePartWriter narrow_writer(shape.narrow, buffer, 0);
   for (int32_t row = 0; row < batch.num_rows(); ++row) {
     const int32_t query_len = batch.query_len(row);
     if (!ways.is_prefill(query_len, shape.narrow.group) && is_narrow(query_len)) {
-      narrow_writer.add(batch, row);
+      narrow_writer.add(batch, row, start_of(row));
     }
   }
   DecodePartWriter wide_writer(shape.wide, buffer, narrow_writer.end());
@@ -185,7 +193,7 @@ void FlashPlan::build(const PlanShape& shape,
       entry.kv_begin = entry.ragged ? entry.q_begin : batch.page_indptr[b];
       if (query_len > 0) rows.push_back(entry);
     } else if (!is_narrow(query_len)) {
-      wide_writer.add(batch, row);
+      wide_writer.add(batch, row, start_of(row));
     }
   }
   narrow = narrow_writer.part();
@@ -211,6 +219,9 @@ void FlashPlan::build(const PlanShape& shape,
 
   side_by_side = ways.decode_blocks > 0;
   prefill.max_blocks = side_by_side ? shape.multiprocessors - ways.decode_blocks : 0;
+  prefix_blocks = shape.multiprocessors;
+  if (side_by_side) prefix_blocks = rows.empty() ? prefill.max_blocks : ways.decode_blocks;
+  prefix_blocks = std::min(prefix_blocks, cascade_part.tiles);
   deal(shape.narrow, batch.page_indices, buffer,
        side_by_side ? ways.decode_blocks : shape.narrow.blocks, narrow);
   deal(shape.wide, batch.page_indices, buffer,
@@ -223,6 +234,10 @@ std::string FlashPlan::describe() const {
     if (!text.empty()) text += "; ";
     text += part;
   };
+  if (cascade_part.active()) {
+    add(fmt::format("{} prefix levels of {} rows, {} tiles, {} blocks", cascade_part.use.groups,
+                    cascade_part.use.rows, cascade_part.tiles, prefix_blocks));
+  }
   for (const DecodePart* part : {&narrow, &wide}) {
     if (part->tiles == 0) continue;
     add(fmt::format("{} rows decode kernel, {} {} tiles, {} blocks", part->rows, part->tiles,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attention/backend.h"
+#include "attention/backends/flash/cascade_plan.h"
 #include "attention/backends/flash/decode.h"
 #include "attention/backends/flash/prefill.h"
 
@@ -23,6 +24,7 @@ struct PlanShape {
   DecodePlanShape narrow;  // tiles of 8 or 16 packed query rows
   DecodePlanShape wide;    // tiles of 64
   PrefillShape prefill;
+  CascadeShape cascade;
   bool has_prefill = false;  // the prefill kernel takes this shape; else wide tiles do its rows
   // Rows without earlier keys read pages like all others: cells are not the step's activations.
   bool pages_only = false;
@@ -67,23 +69,35 @@ class FlashPlan final : public AttentionMetadata {
   // Bytes that the plan of any step within `limits` takes at most.
   static int64_t max_bytes(const PlanShape& shape, const AttentionLimits& limits);
 
+  // Cascade attention of the step, and where the decode kernel begins with each row then.
+  struct Passes {
+    CascadePart part;
+    std::span<const DecodeRowStart> rows;  // of the batch, or empty
+  };
+
   // Writes the plan of `batch` into `buffer` of max_bytes(). `rows` is room for one entry a row.
   void build(const PlanShape& shape,
              const BatchView& batch,
+             const Passes& passes,
              std::byte* buffer,
              std::vector<PrefillRow>& rows);
 
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] CascadeUse cascade() const override { return cascade_part.use; }
 
   DecodePart narrow, wide;
   PrefillPart prefill;
+  CascadePart cascade_part;
+  int32_t prefix_blocks = 0;  // of the prefix pass's grid
   int64_t pages_at = 0;
   int64_t bytes = 0;          // of the buffer
-  bool side_by_side = false;  // decode and prefill run at the same time
+  bool side_by_side = false;  // the decode kernel runs beside the prefill kernel or the prefix pass
 
  private:
   // Which rows the prefill kernel gets, and how the kernels share the device.
-  [[nodiscard]] static Ways choose(const PlanShape& shape, const BatchView& batch);
+  [[nodiscard]] static Ways choose(const PlanShape& shape,
+                                   const BatchView& batch,
+                                   const Passes& passes);
 };
 
 }  // namespace tenon::flash

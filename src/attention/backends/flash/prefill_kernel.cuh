@@ -84,7 +84,11 @@ struct PrefillConsumer {
       ptx::wgmma_wait<1>();
       ptx::pin(o);
       release_v();
-      store(item);
+      if constexpr (Traits::kPrefix) {
+        store_partial(item);
+      } else {
+        store(item);
+      }
       ptx::wgmma_wait<0>();
       ptx::pin(s);
     }
@@ -382,6 +386,31 @@ struct PrefillConsumer {
     }
     ptx::fence_async_shared();
     ptx::named_sync(turn(Traits::kConsumers + warpgroup), 128);
+  }
+
+  // Of the prefix pass: rows of f32 and their LSE.
+  __device__ __forceinline__ void store_partial(const PrefillItem& item) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float sum = row_sum[i];
+      sum += __shfl_xor_sync(0xffffffffU, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+      const float inverse = sum > 0.0F ? params.out_scale / sum : sum;  // a NaN stays one
+      if (tile_row(i) >= item.q_len * params.group) continue;
+      const int64_t row = int64_t{item.ragged} + tile_row(i);
+      if (thread % 4 == 0) {
+        params.prefix.lse[row] =
+            sum == 0.0F ? -CUDART_INF_F : row_max[i] * params.scale + logf(sum);
+      }
+      float* out = params.prefix.out + row * params.head_dim + 2 * (thread % 4);
+#pragma unroll
+      for (int j = 0; j < kOutputs / 4; ++j) {
+        if (8 * j < params.head_dim) {
+          *reinterpret_cast<float2*>(out + 8 * j) =
+              make_float2(o[4 * j + 2 * i] * inverse, o[4 * j + 2 * i + 1] * inverse);
+        }
+      }
+    }
   }
 
   __device__ __forceinline__ void store(const PrefillItem& item) {

@@ -33,6 +33,57 @@ class TensorMapWriter {
   cudaError_t error_ = cudaSuccess;
 };
 
+// The maps of a layer's pages, and what the kernel has to know of them.
+template <class Traits>
+void write_page_maps(const PrefillShape& shape,
+                     const PrefillPages& in,
+                     TensorMapWriter& writer,
+                     PrefillKernelParams& out) {
+  const auto box_keys = static_cast<uint32_t>(out.box_keys);
+  TensorMapWriter::Tensor pages;
+  if constexpr (Traits::kWide) {
+    out.page_step = static_cast<int32_t>(in.page_stride / in.head_stride);
+    pages = {in.base,
+             5,
+             {64, 8, Traits::kSlices, static_cast<uint64_t>(shape.page_size / 8),
+              static_cast<uint64_t>(in.num_pages) * static_cast<uint64_t>(out.page_step)},
+             {in.token_stride, 64, 8 * in.token_stride, in.head_stride},
+             {64, 8, Traits::kSlices, box_keys / 8, 1}};
+  } else {
+    pages = {in.base,
+             4,
+             {static_cast<uint64_t>(shape.head_dim), static_cast<uint64_t>(shape.page_size),
+              static_cast<uint64_t>(shape.num_kv_heads), static_cast<uint64_t>(in.num_pages)},
+             {in.token_stride, in.head_stride, in.page_stride},
+             {64, box_keys, 1, 1}};
+  }
+  writer.write(out.page_k_map, pages, shape.bf16, !in.swizzled);
+  pages.base = static_cast<const uint16_t*>(in.base) + in.v_offset;
+  writer.write(out.page_v_map, pages, shape.bf16, !in.swizzled);
+}
+
+// The kernel with `blocks` blocks at most, 0: one a multiprocessor.
+template <class Traits>
+cudaError_t start_prefill_kernel(const PrefillKernelParams& params,
+                                 int32_t blocks,
+                                 cudaStream_t stream) {
+  int device = 0;
+  int multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(prefill_kernel<Traits>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
+  }
+  if (error != cudaSuccess) return error;
+  blocks = blocks > 0 ? std::min(multiprocessors, blocks) : multiprocessors;
+  prefill_kernel<Traits>
+      <<<static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSharedBytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
 template <class Traits>
 cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
   PrefillKernelParams out{};
@@ -88,47 +139,12 @@ cudaError_t launch_prefill_as(const PrefillParams& in, cudaStream_t stream) {
           {in.v, 3, {dim, kv_heads, tokens}, {shape.head_dim, in.v_stride}, {64, 1, Traits::kKeys}},
           shape.bf16);
     }
-    if (in.pages.base != nullptr) {
-      const auto box_keys = static_cast<uint32_t>(out.box_keys);
-      TensorMapWriter::Tensor pages;
-      if constexpr (Traits::kWide) {
-        out.page_step = static_cast<int32_t>(in.pages.page_stride / in.pages.head_stride);
-        pages = {in.pages.base,
-                 5,
-                 {64, 8, Traits::kSlices, static_cast<uint64_t>(shape.page_size / 8),
-                  static_cast<uint64_t>(in.pages.num_pages) * static_cast<uint64_t>(out.page_step)},
-                 {in.pages.token_stride, 64, 8 * in.pages.token_stride, in.pages.head_stride},
-                 {64, 8, Traits::kSlices, box_keys / 8, 1}};
-      } else {
-        pages = {in.pages.base,
-                 4,
-                 {dim, static_cast<uint64_t>(shape.page_size), kv_heads,
-                  static_cast<uint64_t>(in.pages.num_pages)},
-                 {in.pages.token_stride, in.pages.head_stride, in.pages.page_stride},
-                 {64, box_keys, 1, 1}};
-      }
-      writer.write(out.page_k_map, pages, shape.bf16, !in.pages.swizzled);
-      pages.base = static_cast<const uint16_t*>(in.pages.base) + in.pages.v_offset;
-      writer.write(out.page_v_map, pages, shape.bf16, !in.pages.swizzled);
-    }
+    if (in.pages.base != nullptr) write_page_maps<Traits>(shape, in.pages, writer, out);
   }
   if (writer.error() != cudaSuccess) return writer.error();
 
-  int device = 0;
-  int blocks = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(prefill_kernel<Traits>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
-  }
-  if (error != cudaSuccess) return error;
-  if (in.max_blocks > 0) blocks = std::min(blocks, in.max_blocks);
-  blocks = std::min(blocks, out.num_items);
-  prefill_kernel<Traits><<<blocks, Traits::kThreads, Traits::kSharedBytes, stream>>>(out);
-  return cudaGetLastError();
+  return start_prefill_kernel<Traits>(
+      out, in.max_blocks > 0 ? std::min(in.max_blocks, out.num_items) : out.num_items, stream);
 }
 
 // Whether pages and heads can be counted as one dimension, so that a tensor map is left for the

@@ -25,9 +25,11 @@ struct PrefillLoader {
   RingPosition<Traits::kStages> slot;
   RingPosition<Traits::kQStages> q_slot;
   uint32_t pending = 0;  // gathers: the barrier to arrive at when the copies in flight are there
+  int num_items;
 
   __device__ PrefillLoader(const PrefillKernelParams& p, const Shared& s, int thread)
-      : params(p), shared(s), lane(thread % 32), half(thread / 32) {
+      : params(p), shared(s), lane(thread % 32), half(thread / 32), num_items(p.num_items) {
+    if constexpr (Traits::kPrefix) num_items = __ldg(p.prefix.num_tiles);
     if constexpr (!Traits::kGather) {
       const int boxes = Traits::kKeys / params.box_keys;
       const int copy = 2 * lane + half;
@@ -53,7 +55,7 @@ struct PrefillLoader {
         publish(item, index, word);
         index = __shfl_sync(0xffffffffU, next, 0);
         word = fetch(index);
-        if (index < params.num_items) next = draw_next();
+        if (index < num_items) next = draw_next();
       } else {
         ptx::barrier_wait(shared.item_full(item_slot.index), item_slot.parity);
       }
@@ -76,7 +78,7 @@ struct PrefillLoader {
   }
   __device__ int fetch(int index) const {
     static_assert(sizeof(PrefillTile) == 32 && sizeof(PrefillItem) == 32);
-    if (index >= params.num_items || lane >= 8) return 0;
+    if (index >= num_items || lane >= 8) return 0;
     return reinterpret_cast<const int*>(params.tiles + index / params.heads_per_tile)[lane];
   }
   // PrefillTile and PrefillItem are the same but for `head` and `num_blocks`.
@@ -87,9 +89,8 @@ struct PrefillLoader {
     if (lane == 5) word += index % params.heads_per_tile;
     if (lane == 7) {
       // A row without keys takes one block, all of it masked.
-      word = index < params.num_items
-                 ? max(1, (min(last, kv_len) + Traits::kKeys - 1) / Traits::kKeys)
-                 : 0;
+      word =
+          index < num_items ? max(1, (min(last, kv_len) + Traits::kKeys - 1) / Traits::kKeys) : 0;
     }
     ptx::barrier_wait(shared.item_empty(item_slot.index), item_slot.parity ^ 1);
     if (lane < 8) reinterpret_cast<int*>(item)[lane] = word;
@@ -97,9 +98,14 @@ struct PrefillLoader {
     if (lane == 0) ptx::barrier_arrive(shared.item_full(item_slot.index));
   }
 
+  __device__ static bool is_ragged(const PrefillItem* item) {
+    return !Traits::kPrefix && item->ragged != 0;
+  }
+
   __device__ void load(const PrefillItem* item, int num_blocks) {
     if (!kIsK && half == 0) load_q(item);
-    const int kv_head = (item->head << params.pack_shift) / params.group;
+    const int kv_head =
+        Traits::kPrefix ? item->head : (item->head << params.pack_shift) / params.group;
     const int last = num_blocks - 1;
     const int first = first_block<Traits>(params, item->visible);
     if constexpr (Traits::kGather) {
@@ -127,7 +133,9 @@ struct PrefillLoader {
   __device__ void load_q(const PrefillItem* item) {
     const uint32_t full = shared.q_full(q_slot.index);
     ptx::barrier_wait(shared.q_empty(q_slot.index), q_slot.parity ^ 1);
-    if (lane == 0) {
+    if constexpr (Traits::kPrefix) {
+      gather_q(item, full);
+    } else if (lane == 0) {
       ptx::barrier_arrive_expect(full, Traits::kQBytes);
 #pragma unroll 1
       for (int i = 0; i < Traits::kSlices; ++i) {
@@ -137,6 +145,26 @@ struct PrefillLoader {
     }
     q_slot.advance();
     __syncwarp();
+  }
+
+  // The heads of a group of one token are a copy. Rows past the tile's end keep what lies there.
+  __device__ void gather_q(const PrefillItem* item, uint32_t full) {
+    const int q_len = item->q_len;
+    const int token_bytes = params.group * 128;
+    if (lane == 0) {
+      ptx::barrier_arrive_expect(full,
+                                 static_cast<uint32_t>(q_len * token_bytes * Traits::kSlices));
+    }
+    __syncwarp();
+    for (int i = lane; i < q_len; i += 32) {
+      const int token = __ldg(params.prefix.tokens + item->q_begin + i);
+#pragma unroll 1
+      for (int slice = 0; slice < Traits::kSlices; ++slice) {
+        ptx::tma_load_3d(
+            shared.q_stage(q_slot.index) + slice * Traits::kQSliceBytes + i * token_bytes,
+            &params.q_map, full, slice * 64, item->head * params.group, token);
+      }
+    }
   }
 
   __device__ uint32_t full() const {
@@ -152,14 +180,14 @@ struct PrefillLoader {
   // The page that this lane copies from for block n of a paged row.
   __device__ int page_of(const PrefillItem* item, int n) const {
     const int key = n * Traits::kKeys + box * params.box_keys;
-    if ((!Traits::kWide && item->ragged != 0) || n < 0 || box < 0 || key >= item->kv_len) return 0;
+    if ((!Traits::kWide && is_ragged(item)) || n < 0 || box < 0 || key >= item->kv_len) return 0;
     return params.page_indices[item->kv_begin + key / params.page_size];
   }
 
   __device__ void copy_block(const PrefillItem* item, int kv_head, int n, int page) {
     ptx::barrier_wait(empty(), slot.parity ^ 1);
     const uint32_t full_barrier = full();
-    if (!Traits::kWide && item->ragged != 0) {
+    if (!Traits::kWide && is_ragged(item)) {
       if (lane == 0) {
         if (half == 0) ptx::barrier_arrive_expect(full_barrier, Traits::kKvBytes);
         const CUtensorMap* map = kIsK ? &params.k_map : &params.v_map;
@@ -207,7 +235,7 @@ struct PrefillLoader {
   __device__ uint32_t row_offset(const PrefillItem* item, int kv_head, int key) const {
     if (key >= item->kv_len) return kNoRow;
     int64_t offset;
-    if (item->ragged != 0) {
+    if (is_ragged(item)) {
       offset = (item->kv_begin + key) * (kIsK ? params.k_stride : params.v_stride) +
                kv_head * params.head_dim;
     } else {
@@ -239,8 +267,8 @@ struct PrefillLoader {
   __device__ void gather_block(const PrefillItem* item, const Rows& rows) {
     constexpr int kChunks = Traits::kSlices * 8;  // 16 bytes each, of a row
     static_assert(kRowsOfWarp % 16 == 0);
-    const auto* base = static_cast<const uint4*>(item->ragged != 0 ? (kIsK ? params.k : params.v)
-                                                                   : params.pages.base);
+    const auto* base = static_cast<const uint4*>(is_ragged(item) ? (kIsK ? params.k : params.v)
+                                                                 : params.pages.base);
     if (!ptx::barrier_try(empty(), slot.parity ^ 1)) {
       // The consumers may need what is in flight before they free this stage.
       flush();

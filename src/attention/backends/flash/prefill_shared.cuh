@@ -8,6 +8,7 @@
 
 #include "attention/backends/flash/prefill.h"
 #include "attention/backends/flash/prefill_ptx.cuh"
+#include "attention/backends/flash/prefix.h"
 
 namespace tenon::flash {
 
@@ -29,7 +30,8 @@ template <int kHeadDimPadded_,
           Cells kCells_ = Cells::kHalf,
           bool kTurns_ = true,
           bool kOverlap_ = true,
-          int kStages_ = 2>
+          int kStages_ = 2,
+          bool kPrefix_ = false>
 struct PrefillTraits {
   static constexpr int kDim = kHeadDimPadded_;
   static constexpr int kKeys = kBlockKeys_;       // keys of a block
@@ -43,6 +45,9 @@ struct PrefillTraits {
   static constexpr bool kWide = kCopy_ == PrefillCopy::kWide;
   static constexpr bool kTurns = kTurns_;
   static constexpr bool kOverlap = kOverlap_;
+  // The prefix pass of cascade attention (prefix.h): the query tokens of a tile lie anywhere in the
+  // batch, keys are a range of pages that all of them see, results are partial ones in f32.
+  static constexpr bool kPrefix = kPrefix_;
 
   static constexpr int kRows = 64 * kConsumers;  // query rows of a tile
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -109,6 +114,7 @@ struct PrefillKernelParams {
   int64_t k_stride;
   int64_t v_stride;
   PrefillPages pages;
+  PrefixArrays prefix;  // of the prefix pass only
 };
 
 // The first block of keys that a tile reads: others are before the window of all its rows.
@@ -125,8 +131,8 @@ struct alignas(16) PrefillItem {
   int32_t kv_len;
   int32_t visible;
   int32_t kv_begin;
-  int32_t head;  // in units of the tile's packed heads
-  int32_t ragged;
+  int32_t head;        // in units of the tile's packed heads
+  int32_t ragged;      // in the prefix pass: as PrefixTile
   int32_t num_blocks;  // of keys; 0: no more items
 };
 
