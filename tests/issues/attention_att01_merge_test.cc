@@ -43,6 +43,39 @@ TEST_P(Att01, MeanOfPositionsWhenAllScoresAreEqual) {
   }
 }
 
+// The same with the first 64 keys shared (the least that the CPU's levels cover), cascade on and
+// off: equal values, and the plan says which it was.
+TEST_P(Att01, TheSameWithASharedPrefix) {
+  for (const CascadeMode mode : {CascadeMode::kOff, CascadeMode::kOn}) {
+    LayerOptions options;
+    options.block_size = 4;
+    options.cascade = mode;
+    const auto rows = parse_batch_spec("2q1s70p64_q1s67p64");
+    auto shared = *rows;
+    for (BatchSpecRow& row : shared) row.term = 0;
+    const int64_t blocks = blocks_needed(shared, 4);
+    SyntheticBatch batch = make_batch(shared, 4, blocks, 3);
+    share_prefixes(batch, 4);
+    TestLayer layer(GetParam(), options, blocks);
+    for (size_t row = 0; row < 3; ++row) {
+      const std::vector<int64_t> slots = slots_of(batch, row, 4);
+      std::vector<float> v;
+      for (size_t key = 0; key < slots.size(); ++key) {
+        v.insert(v.end(), 64, static_cast<float>(key));
+      }
+      layer.write(std::vector<float>(slots.size() * 64, 0.0F), v, slots);
+    }
+    const auto metadata = layer.backend().build_metadata(batch.view);
+    ASSERT_TRUE(metadata.ok());
+    EXPECT_EQ((*metadata)->cascade().groups, mode == CascadeMode::kOn ? 1 : 0);
+    const auto output = layer.forward(batch.view, random_floats(3 * 64, 1));
+    for (size_t row = 0; row < 3; ++row) {
+      EXPECT_NEAR(output.out[row * 64], (batch.seq_lens[row] - 1) / 2.0, 1e-4);
+      EXPECT_NEAR(output.lse[row], std::log(batch.seq_lens[row]), 1e-6);
+    }
+  }
+}
+
 TENON_FOR_EVERY_BACKEND(Att01);
 
 TEST(Att01Merge, NaturalLogWeights) {

@@ -41,6 +41,8 @@ struct LayerOptions {
   int32_t block_size = 16;
   DType dtype = DType::kF32;
   float scale = 1.0F;
+  KvScales kv_scales = {};
+  CascadeMode cascade = CascadeMode::kAuto;
 };
 
 class TestLayer {
@@ -60,6 +62,7 @@ class TestLayer {
     r.block_size = options.block_size;
     r.needs_lse = true;
     context.pool = &threads_;
+    context.cascade = options.cascade;
     auto choice = get_attention_backend(test_registry(), backend, context);
     EXPECT_TRUE(choice.ok()) << choice.status().message();
     backend_ = std::move(choice->backend);
@@ -73,6 +76,7 @@ class TestLayer {
       view = pool_.view(0);
     }
     kv_ = *view;
+    kv_.scales = options.kv_scales;
     LayerParams params;
     params.num_q_heads = options.num_q_heads;
     params.num_kv_heads = options.num_kv_heads;

@@ -196,6 +196,46 @@ TEST_F(EngineTest, EqualRequestsWithDifferentSaltsShareNothing) {
 }
 
 // A setting that cannot work is refused before the model is touched.
+// Requests with 192 tokens in common and tails of their own: the same answers whether they read the
+// prefix together or not, for every type of KV cache; the counters say that they did.
+TEST_F(EngineTest, CascadeChangesNoAnswerAndIsCounted) {
+  const auto requests = [] {
+    std::vector<GenerationRequest> list;
+    for (int32_t i = 0; i < 4; ++i) {
+      std::vector<int32_t> prompt(192);
+      for (size_t at = 0; at < prompt.size(); ++at) {
+        prompt[at] = static_cast<int32_t>(3 + at * 7 % 40);
+      }
+      for (int32_t own = 0; own <= i; ++own) prompt.push_back(5 + (i * 11 + own) % 40);
+      list.push_back(greedy_request(prompt, 14));
+    }
+    return list;
+  };
+  for (const KvCacheDType dtype : {KvCacheDType::kAuto, KvCacheDType::kFp8, KvCacheDType::kInt8}) {
+    config.kv_cache_dtype = dtype;
+    std::vector<std::vector<int32_t>> answers[2];
+    for (const bool together : {false, true}) {
+      config.cascade = together ? CascadePolicy::kOn : CascadePolicy::kOff;
+      auto engine = make_engine(config);
+      // One first, so that the others find its prefix.
+      const Answer first = run_one(*engine, requests()[0]);
+      for (const Answer& answer : run_all(*engine, requests())) {
+        answers[together ? 1 : 0].push_back(answer.tokens);
+      }
+      EXPECT_EQ(answers[together ? 1 : 0][0], first.tokens);
+      const CascadeCounters counters = engine->stats().cascade;
+      if (together) {
+        EXPECT_GT(counters.steps, 8U);
+        EXPECT_GE(counters.groups, counters.steps);
+        EXPECT_GE(counters.tokens_not_read, counters.steps * 192);
+      } else {
+        EXPECT_EQ(counters.steps, 0U);
+      }
+    }
+    EXPECT_EQ(answers[0], answers[1]);
+  }
+}
+
 TEST_F(EngineTest, ConfigurationIsCheckedFirst) {
   config.model = "/nonexistent.gguf";
   config.max_num_batched_tokens = 2;
