@@ -195,7 +195,6 @@ TEST_F(EngineTest, EqualRequestsWithDifferentSaltsShareNothing) {
   EXPECT_EQ(run_one(*engine, request).cached_tokens, 0);
 }
 
-// A setting that cannot work is refused before the model is touched.
 // Requests with 192 tokens in common and tails of their own: the same answers whether they read the
 // prefix together or not, for every type of KV cache; the counters say that they did.
 TEST_F(EngineTest, CascadeChangesNoAnswerAndIsCounted) {
@@ -236,6 +235,7 @@ TEST_F(EngineTest, CascadeChangesNoAnswerAndIsCounted) {
   }
 }
 
+// A setting that cannot work is refused before the model is touched.
 TEST_F(EngineTest, ConfigurationIsCheckedFirst) {
   config.model = "/nonexistent.gguf";
   config.max_num_batched_tokens = 2;
