@@ -400,6 +400,7 @@ std::vector<ConformanceCase> cuda_quick_cases() {
     add([&](ConformanceCase& c) { c.batch = "30q1s300p256", c.num_q_heads = 2 * group; });
   }
   add([](ConformanceCase& c) { c.batch = "30q1s300p256", c.layout = KvLayout::kLBNHC; });
+  add([](ConformanceCase& c) { c.batch = "30q1s300p256_3q1s700p16+512", c.sinks = true; });
   add([](ConformanceCase& c) { c.batch = "30q1s300p256", c.k_scale = 0.5F, c.v_scale = 3.0F; });
   // Graphs of uniform decode: full, padded, long limits, large heads and groups.
   const auto graph = [&](const char* batch, int32_t rows, int32_t max_seq_len, auto&& change) {

@@ -203,6 +203,7 @@ Status StepRunner::compute(const StepPlan& plan,
 void StepRunner::count_cascade(const AttentionMetadata& metadata) {
   const CascadeUse use = metadata.cascade();
   if (use.groups == 0) return;
+  if (cascade_.steps == 0) log_info("requests share prefixes: {}", metadata.describe());
   ++cascade_.steps;
   cascade_.groups += static_cast<uint64_t>(use.groups);
   cascade_.rows += static_cast<uint64_t>(use.rows);

@@ -70,8 +70,27 @@ TEST(BenchAttention, SaysWhatABackendRefusesAndWhatItDoesNotKnow) {
   };
   expect_error({"--batch", "2q8s"}, "batch '2q8s'");
   expect_error({"--backends", "fast"}, "unknown attention backend 'fast'");
-  expect_error({"--backends", "cpu:sometimes"}, "expected auto, unified or split");
+  expect_error({"--backends", "cpu:sometimes"},
+               "expected auto, unified, split, plain, cascade, f32, f16, bf16, fp8 or int8");
   expect_error({"--num-heads", "6", "--num-kv-heads", "4"}, "--num-heads 6 is not a multiple");
+}
+
+// Contenders of one run may differ in what follows the backend's name; the plan says what they did.
+TEST(BenchAttention, ComparesWaysOfWorkingAndTypesOfCells) {
+  const json report =
+      tenon_json({"bench",       "attention",  "--device",
+                  "cpu",         "--batch",    "4q1s200p128",
+                  "--num-heads", "2",          "--num-kv-heads",
+                  "2",           "--head-dim", "64",
+                  "--seconds",   "0",          "--rounds",
+                  "1",           "--backends", "cpu:plain,cpu:cascade,cpu:cascade:int8",
+                  "--json",      "-"});
+  ASSERT_EQ(report["rows"].size(), 3);
+  const auto plan = [&](size_t row) { return report["rows"][row]["plan"].get<std::string>(); };
+  EXPECT_THAT(plan(0), ::testing::Not(HasSubstr("prefix levels")));
+  EXPECT_THAT(plan(1), HasSubstr("1 prefix levels of 4 rows"));
+  EXPECT_THAT(plan(2), HasSubstr("1 prefix levels of 4 rows"));
+  EXPECT_LT(report["rows"][2]["kv_bytes"], report["rows"][1]["kv_bytes"]);
 }
 
 TEST(BenchLatency, MeasuresTheStepsOfABatch) {

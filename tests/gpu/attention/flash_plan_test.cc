@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "attention/backends/flash/cascade_plan.h"
 #include "attention/backends/flash/decode_plan.h"
 #include "attention/backends/flash/flash_plan.h"
 #include "attention/synthetic_batch.h"
@@ -319,6 +320,41 @@ TEST(FlashStepPlan, DecodeBatchesOfOneSizeLookAlikeToAGraph) {
     }
     EXPECT_EQ(a.pages_at, b.pages_at);
     EXPECT_EQ(a.prefill.rows + b.prefill.rows, 0);
+  }
+}
+
+// Cells of the grid of bench/results/2026-12-01-h200-attention.md: prefix levels are taken where
+// they were faster, and not where they were slower by more than the 2 % that `auto` may be.
+TEST(CascadePlan, AutoTakesLevelsWhereTheyWereMeasuredFaster) {
+  CascadeShape shape;
+  shape.mode = CascadeMode::kAuto;
+  shape.num_kv_heads = 8;
+  shape.group = 4;
+  shape.head_dim = 128;
+  shape.page_size = 16;
+  shape.tile_rows = prefix_tile_rows(128);
+  shape.block_keys = prefix_block_keys(128);
+  shape.blocks = 132;
+  shape.max_row_tokens = 2;
+  const auto takes = [&](const char* spec) {
+    const auto rows = parse_batch_spec(spec);
+    SyntheticBatch batch = make_batch(*rows, 16, blocks_needed(*rows, 16), 3);
+    share_prefixes(batch, 16);
+    const AttentionLimits limits{256, 512, 65536};
+    CascadePlanner planner;
+    planner.prepare(shape, limits);
+    std::vector<std::byte> section(
+        static_cast<size_t>(CascadeLayout(cascade_room(shape, limits)).bytes));
+    return planner.build(batch.view, section.data()).active();
+  };
+  for (const char* slower :
+       {"2q1s8448p8k", "4q1s4352p4k", "8q1s2304p2k", "16q1s1280p1k", "32q1s768p512", "32q1s1280p1k",
+        "64q1s512p256", "64q1s768p512", "128q1s512p256", "256q1s320p64", "256q1s512p256"}) {
+    EXPECT_FALSE(takes(slower)) << slower;
+  }
+  for (const char* faster : {"4q1s33024p32k", "8q1s8448p8k", "16q1s4352p4k", "32q1s2304p2k",
+                             "64q1s1280p1k", "128q1s1280p1k", "256q1s768p512", "256q1s8448p8k"}) {
+    EXPECT_TRUE(takes(faster)) << faster;
   }
 }
 

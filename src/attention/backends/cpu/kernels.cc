@@ -81,13 +81,14 @@ void softmax_rows(const TileWork& work) {
 
 template <DType kType>
 void weigh_all_rows(const TileWork& work, CellRows<kType> values, Prefetch& prefetch) {
-  const int32_t dim = pad(work.task.kv->head_dim_v);
+  const TileValues<kType> tile{values, pad(work.task.kv->head_dim_v), prefetch};
   for (int32_t r = work.first; r < work.last; r += kRowPadding) {
     const int32_t rows = std::min(kRowPadding, work.last - r);
     KeyRange ranges[kRowPadding];
     for (int32_t i = 0; i < rows; ++i) ranges[i] = work.range_of(r + i);
-    weigh_ranges<kType>(rows, work.scratch.scores + int64_t{r} * kTileKeys, work.scratch.alpha + r,
-                        ranges, values, dim, prefetch, work.state.acc + int64_t{r} * dim);
+    weigh_ranges<kType>({ranges, static_cast<size_t>(rows)},
+                        work.scratch.scores + int64_t{r} * kTileKeys, work.scratch.alpha + r, tile,
+                        work.state.acc + int64_t{r} * tile.dim);
   }
 }
 

@@ -10,11 +10,13 @@ namespace tenon::flash {
 namespace {
 
 // What the kernels reach on one H200 (docs/design/flash_backend.md).
-constexpr double kStreamBytes = 4.3e12;   // a second, of the decode kernel
-constexpr double kPassFlops = 4.4e12;     // a multiprocessor, padding of tiles included
-constexpr double kTileSeconds = 2.5e-6;   // of a tile besides its products
-constexpr double kPartialBytes = 2.0e12;  // written and read again
-constexpr double kPassesSeconds = 7e-6;   // starts of the passes and of the merge
+constexpr double kStreamBytes = 4.3e12;  // a second, of keys that are read once
+// The same of the decode kernel where rows read the same keys, which lie in the L2 cache then.
+constexpr double kSharedBytes = 9e12;
+constexpr double kPassFlops = 4.4e12;       // a multiprocessor, padding of tiles included
+constexpr double kTileSeconds = 2.5e-6;     // of a tile besides its products
+constexpr double kPartialBytes = 1.0e12;    // written and read again
+constexpr double kPassesSeconds = 12.5e-6;  // starts of the passes and of the merge
 // Of one more level; the smallest gain that a level is worth.
 constexpr double kLevelSeconds = 1e-6;
 
@@ -129,7 +131,7 @@ double CascadePlanner::seconds_saved(const PrefixLevel& level) const {
       std::max(flops / (shape_.blocks * kPassFlops) + kTileSeconds * units / shape_.blocks,
                level.keys * key_bytes / kStreamBytes) +
       2 * partials / kPartialBytes + kLevelSeconds;
-  return level.rows * level.keys * key_bytes / kStreamBytes - pass;
+  return level.rows * level.keys * key_bytes / kSharedBytes - pass;
 }
 
 void CascadePlanner::choose(const BatchView& batch) {

@@ -75,6 +75,34 @@ __device__ __forceinline__ float queries_to_half(bool bf16, const Pairs& pairs) 
   return scale.inverse();
 }
 
+// The queries of a thread's quad from `row`, as operands of products; returns what those are to be
+// multiplied by. `operand(step, half)` is a reference to one of a thread's.
+template <typename Traits, typename Operand>
+__device__ __forceinline__ float load_queries(const DecodeParams& params,
+                                              const typename Traits::T* row,
+                                              const Operand& operand) {
+  constexpr int kSteps = Traits::kDim / 16;
+  const int lane = threadIdx.x % 32;
+  if constexpr (Traits::kQuantised) {
+#pragma unroll
+    for (int s = 0; s < kSteps; s += 4) {
+      uint32_t pairs[8];
+      load_query_16(row, 16 * s + lane % 4 * 16, params.head_dim, pairs);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) operand(s + i / 2, i % 2) = pairs[i];
+    }
+    return queries_to_half<2 * kSteps>(params.bf16,
+                                       [&](int i) -> uint32_t& { return operand(i / 2, i % 2); });
+  } else {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      operand(s, 0) = load_query(row, 16 * s + lane % 4 * 2, params.head_dim);
+      operand(s, 1) = load_query(row, 16 * s + lane % 4 * 2 + 8, params.head_dim);
+    }
+    return 1.0F;
+  }
+}
+
 // A warp's state for tiles of 8 or 16 query rows: products with keys and dimensions as rows and
 // queries as columns, so that 8 queries fill the narrow side of mma. scores^T = K Q^T, out^T += V^T
 // P^T. A thread holds, in each group of 8 queries, those at lane % 4 * 2 and one further; in each
@@ -105,7 +133,9 @@ struct NarrowState {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const QueryRow query(params, tile, head, g * 8 + lane / 4);
-      factor[g] = load_queries(params, query.address<T>(params, tile), g);
+      factor[g] =
+          load_queries<Traits>(params, query.address<T>(params, tile),
+                               [&](int step, int half) -> uint32_t& { return q[g][step][half]; });
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
@@ -234,29 +264,6 @@ struct NarrowState {
   }
 
  private:
-  // Group g's queries; returns what the products of row lane / 4 are to be multiplied by.
-  __device__ float load_queries(const DecodeParams& params, const T* row, int g) {
-    const int lane = threadIdx.x % 32;
-    if constexpr (Traits::kQuantised) {
-#pragma unroll
-      for (int s = 0; s < kSteps; s += 4) {
-        uint32_t pairs[8];
-        load_query_16(row, 16 * s + lane % 4 * 16, params.head_dim, pairs);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) q[g][s + i / 2][i % 2] = pairs[i];
-      }
-      return queries_to_half<2 * kSteps>(params.bf16,
-                                         [&](int i) -> uint32_t& { return q[g][i / 2][i % 2]; });
-    } else {
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        q[g][s][0] = load_query(row, 16 * s + lane % 4 * 2, params.head_dim);
-        q[g][s][1] = load_query(row, 16 * s + lane % 4 * 2 + 8, params.head_dim);
-      }
-      return 1.0F;
-    }
-  }
-
   // part += K Q^T of a stage.
   __device__ void multiply_keys(uint32_t stage, float (&part)[kGroups][2][4]) const {
     const int lane = threadIdx.x % 32;
@@ -373,7 +380,9 @@ struct WideState {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const QueryRow query(params, tile, head, first + row_of(h));
-      const float factor = load_queries(params, query.address<T>(params, tile), h);
+      const float factor = load_queries<Traits>(
+          params, query.address<T>(params, tile),
+          [&](int step, int half) -> uint32_t& { return q[step][2 * half + h]; });
       if constexpr (Traits::kRules) {
         rule[h] = query.rule(params, head, factor);
       } else {
@@ -494,29 +503,6 @@ struct WideState {
 
  private:
   static constexpr int kGroups = Traits::kKeys / 8;
-
-  // The queries of stat h; returns what their products are to be multiplied by.
-  __device__ float load_queries(const DecodeParams& params, const T* row, int h) {
-    const int lane = threadIdx.x % 32;
-    if constexpr (Traits::kQuantised) {
-#pragma unroll
-      for (int s = 0; s < kSteps; s += 4) {
-        uint32_t pairs[8];
-        load_query_16(row, 16 * s + lane % 4 * 16, params.head_dim, pairs);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) q[s + i / 2][i % 2 * 2 + h] = pairs[i];
-      }
-      return queries_to_half<2 * kSteps>(
-          params.bf16, [&](int i) -> uint32_t& { return q[i / 2][i % 2 * 2 + h]; });
-    } else {
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        q[s][h] = load_query(row, 16 * s + lane % 4 * 2, params.head_dim);
-        q[s][2 + h] = load_query(row, 16 * s + lane % 4 * 2 + 8, params.head_dim);
-      }
-      return 1.0F;
-    }
-  }
 
   // scores += Q K^T of a stage.
   __device__ void multiply_keys(uint32_t stage, float (&scores)[kGroups][4]) const {

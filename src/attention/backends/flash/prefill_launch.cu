@@ -1,5 +1,7 @@
 #include "attention/backends/flash/prefill_launch.cuh"
 
+#include "attention/backends/flash/prefill_dispatch.h"
+
 namespace tenon::flash {
 
 namespace {
@@ -59,23 +61,14 @@ cudaError_t launch_prefill_dim<256>(const PrefillParams& params, cudaStream_t st
 
 cudaError_t launch_prefill(const PrefillParams& params, cudaStream_t stream) {
   if (params.plan.num_tiles == 0) return cudaSuccess;
-  if (params.pages.swizzled &&
-      (params.shape.head_dim % 64 != 0 || params.shape.page_size % 8 != 0)) {
-    return cudaErrorInvalidValue;
-  }
+  if (!prefill_reads(params.pages, params.shape)) return cudaErrorInvalidValue;
   // What lies in pages of 8-bit or scaled cells is not what the step's own keys are.
   const bool same_cells = params.pages.cells == Cells::kHalf && params.pages.k_scale == 1.0F &&
                           params.pages.v_scale == 1.0F;
   if (params.plan.any_ragged && !same_cells) return cudaErrorInvalidValue;
   if (params.extras.alibi != nullptr && !params.causal) return cudaErrorInvalidValue;
-  switch (prefill_padded_dim(params.shape.head_dim)) {
-    case 64: return launch_prefill_dim<64>(params, stream);
-    case 96: return launch_prefill_dim<96>(params, stream);
-    case 128: return launch_prefill_dim<128>(params, stream);
-    case 192: return launch_prefill_dim<192>(params, stream);
-    case 256: return launch_prefill_dim<256>(params, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return with_padded_dim(params.shape.head_dim,
+                         [&]<int kDim>() { return launch_prefill_dim<kDim>(params, stream); });
 }
 
 }  // namespace tenon::flash

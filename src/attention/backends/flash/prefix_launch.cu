@@ -1,5 +1,7 @@
 #include "attention/backends/flash/prefix_launch.cuh"
 
+#include "attention/backends/flash/prefill_dispatch.h"
+
 namespace tenon::flash {
 
 template <>
@@ -15,18 +17,9 @@ cudaError_t launch_prefix_dim<256>(const PrefixParams& params, cudaStream_t stre
 
 cudaError_t launch_prefix(const PrefixParams& params, cudaStream_t stream) {
   if (!prefix_supports(params.shape)) return cudaErrorInvalidValue;
-  if (params.pages.swizzled &&
-      (params.shape.head_dim % 64 != 0 || params.shape.page_size % 8 != 0)) {
-    return cudaErrorInvalidValue;
-  }
-  switch (prefill_padded_dim(params.shape.head_dim)) {
-    case 64: return launch_prefix_dim<64>(params, stream);
-    case 96: return launch_prefix_dim<96>(params, stream);
-    case 128: return launch_prefix_dim<128>(params, stream);
-    case 192: return launch_prefix_dim<192>(params, stream);
-    case 256: return launch_prefix_dim<256>(params, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  if (!prefill_reads(params.pages, params.shape)) return cudaErrorInvalidValue;
+  return with_padded_dim(params.shape.head_dim,
+                         [&]<int kDim>() { return launch_prefix_dim<kDim>(params, stream); });
 }
 
 }  // namespace tenon::flash
