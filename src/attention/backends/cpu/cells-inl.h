@@ -116,8 +116,8 @@ struct Cell<DType::kF8E4M3> {
         hn::And(hn::BitCast(d, hn::Add(absolute, hn::Set(F32(), 0x1p14F))), hn::Set(d, 0xF));
     const auto is_small = hn::RebindMask(d, hn::Lt(absolute, hn::Set(F32(), 0x1p-6F)));
     const auto is_large = hn::RebindMask(d, hn::Ge(absolute, hn::Set(F32(), kF8E4M3Max)));
-    const auto finite = hn::IfThenElse(is_large, hn::Set(d, 0x7E),
-                                       hn::IfThenElse(is_small, small, rounded));
+    const auto finite =
+        hn::IfThenElse(is_large, hn::Set(d, 0x7E), hn::IfThenElse(is_small, small, rounded));
     const auto chosen =
         hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(value)), hn::Set(d, 0x7F), finite);
     hn::StoreU(hn::DemoteTo(U8(), hn::BitCast(I32(), hn::Or(sign, chosen))), U8(), dst);
